@@ -59,8 +59,9 @@ type Request struct {
 	// Done is called once for a request that Submit did not finish itself. It is set by the caller once, before the
 	// first Submit, and must not block.
 	Done func(*Request)
-	// Next links requests while a store queues them; the store's own.
-	Next *Request
+	// Next links requests while a store queues them; Private is a note that the store makes. Both are the store's own.
+	Next    *Request
+	Private uint64
 }
 
 // Info describes a store.
