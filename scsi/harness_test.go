@@ -216,3 +216,8 @@ func withUnit(t testing.TB, cfg LogicalUnitConfig) *initiator {
 
 // unmapped hides the Mapper of a store, so that reads take the path through buffers.
 type unmapped struct{ backstore.Store }
+
+// panicStore is a defect.
+type panicStore struct{ backstore.Store }
+
+func (panicStore) Submit(*backstore.Request) bool { panic("a defect") }
