@@ -1,190 +1,213 @@
 package login
 
-import (
-	"strconv"
+import "iserd/iscsi/pdu"
 
-	"iserd/iscsi/pdu"
-)
-
-// kind is how a key is negotiated.
-type kind uint8
+// keyKind is how a value reads and whether it is answered.
+type keyKind uint8
 
 const (
-	kindDeclare    kind = iota // the sender says; no answer
-	kindMin                    // the smaller number
-	kindMax                    // the larger number
-	kindAnd                    // Yes if both say Yes
-	kindOr                     // Yes if one says Yes
-	kindDigest                 // the first of a list that both know
-	kindNo                     // a boolean that we always answer with No
-	kindIrrelevant             // obsolete: answered with Irrelevant
+	kindText     keyKind = iota // a declared text; never answered
+	kindSegment                 // a declared number that bounds what may be sent to the peer; a bad one ends login
+	kindNumber                  // a negotiated number
+	kindBool                    // a negotiated boolean
+	kindList                    // a list of the peer's choices, of which one is taken
+	kindNote                    // a declared number, kept and not answered
+	kindNoteBool                // a declared boolean, kept and not answered
+	kindAuth                    // belongs to the authenticator
+	kindMarkers                 // obsolete: markers are off
+	kindRejected                // obsolete or out of place: always "Reject"
 )
 
-// where are the transports and session types that a key belongs to.
-type where uint8
+// combine is the result function of a negotiated key.
+type combine uint8
 
 const (
-	onTCP where = 1 << iota
-	onISER
-	everywhere = onTCP | onISER
+	combineMin combine = iota
+	combineMax
+	combineAnd
+	combineOr
 )
 
-// rule is one operational key. lo and hi bound numbers; ours gives our value, set keeps the result.
-type rule struct {
-	kind   kind
-	on     where
+type stageSet uint8
+
+const (
+	inSecurity stageSet = 1 << iota
+	inOperational
+	inFullFeature
+
+	inLogin = inSecurity | inOperational
+)
+
+type transportSet uint8
+
+const (
+	overTCP transportSet = 1 << iota
+	overISER
+)
+
+func (t Transport) set() transportSet { return 1 << t }
+
+// keyRow is all that is known about a key.
+type keyRow struct {
+	name   string
+	kind   keyKind
 	lo, hi uint64
-	ours   func(m *Machine) uint64
-	set    func(m *Machine, v uint64)
+	fn     combine
+	stages stageSet
+	// target: only a target sends it.
+	target bool
+	// normal: irrelevant in a discovery session.
+	normal bool
+	// only: irrelevant on other transports; 0 is no limit.
+	only transportSet
+	// maxValue is the longest value in bytes; 0 is 255.
+	maxValue int
+	// ours is this side's value of a number or boolean (0, 1).
+	ours func(*negotiation) uint64
+	// accepts tells which member of a list this side takes.
+	accepts func(n *negotiation, member string) bool
+	// set keeps the result.
+	set  func(*Params, uint64)
+	sets func(*Params, string)
 }
 
-func flag(b bool) uint64 {
-	if b {
+func constant(v uint64) func(*negotiation) uint64 { return func(*negotiation) uint64 { return v } }
+
+func digestOf(s string) Digest {
+	switch s {
+	case "None":
+		return DigestNone
+	case "CRC32C":
+		return DigestCRC32C
+	}
+	return 0
+}
+
+func truth(v bool) uint64 {
+	if v {
 		return 1
 	}
 	return 0
 }
 
-const maxLength = 1<<24 - 1
+// keyTable has the keys of RFC 7143, of RFC 7145 (iSER), NodeArchitecture and iSCSIProtocolLevel.
+var keyTable = []keyRow{
+	// Names.
+	{name: "InitiatorName", stages: inLogin, maxValue: pdu.MaxNameLength},
+	{name: "InitiatorAlias", stages: inLogin | inFullFeature},
+	{name: "TargetName", stages: inLogin, maxValue: pdu.MaxNameLength},
+	{name: "SessionType", stages: inLogin},
+	{name: "NodeArchitecture", stages: inLogin},
+	{name: "TargetAlias", kind: kindRejected, target: true},
+	{name: "TargetAddress", kind: kindRejected, target: true},
+	{name: "TargetPortalGroupTag", kind: kindRejected, target: true},
+	{name: "SendTargets", kind: kindRejected, stages: inFullFeature},
 
-func constant(v uint64) func(*Machine) uint64 { return func(*Machine) uint64 { return v } }
-func ignore(*Machine, uint64)                 {}
+	// Security.
+	{name: "AuthMethod", kind: kindAuth, stages: inSecurity},
+	{name: "CHAP_A", kind: kindAuth, stages: inSecurity},
+	{name: "CHAP_I", kind: kindAuth, stages: inSecurity},
+	{name: "CHAP_C", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "CHAP_N", kind: kindAuth, stages: inSecurity},
+	{name: "CHAP_R", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_U", kind: kindAuth, stages: inSecurity},
+	{name: "SRP_GROUP", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_A", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_B", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_M", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_HM", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "SRP_s", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "KRB_AP_REQ", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
+	{name: "KRB_AP_REP", kind: kindAuth, stages: inSecurity, maxValue: pdu.MaxBigValue},
 
-// rules are the operational keys (RFC 7143 and, for iSER, RFC 7145). Keys that are not here and not the login's own are
-// answered with NotUnderstood.
-var rules = map[string]rule{
-	"HeaderDigest": {kind: kindDigest, on: everywhere, set: func(m *Machine, v uint64) { m.params.HeaderDigest = v != 0 }},
-	"DataDigest":   {kind: kindDigest, on: everywhere, set: func(m *Machine, v uint64) { m.params.DataDigest = v != 0 }},
-	"MaxRecvDataSegmentLength": {kind: kindDeclare, on: everywhere, lo: 512, hi: maxLength, set: func(m *Machine, v uint64) {
-		// Over iSER the key is not used (RFC 7145), though libiscsi sends it.
-		if m.transport == TransportTCP {
-			m.params.MaxSendDataSegmentLength = uint32(v)
-		}
-	}},
-	"MaxBurstLength": {kind: kindMin, on: everywhere, lo: 512, hi: maxLength,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.MaxBurstLength) },
-		set:  func(m *Machine, v uint64) { m.params.MaxBurstLength = uint32(v) }},
-	"FirstBurstLength": {kind: kindMin, on: everywhere, lo: 512, hi: maxLength,
-		// Never above MaxBurstLength, which is answered first whatever the order of the keys.
-		ours: func(m *Machine) uint64 { return uint64(min(m.limits.FirstBurstLength, m.params.MaxBurstLength)) },
-		set:  func(m *Machine, v uint64) { m.params.FirstBurstLength = uint32(v) }},
-	"MaxOutstandingR2T": {kind: kindMin, on: everywhere, lo: 1, hi: 65535,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.MaxOutstandingR2T) },
-		set:  func(m *Machine, v uint64) { m.params.MaxOutstandingR2T = uint32(v) }},
-	"InitialR2T": {kind: kindOr, on: everywhere,
-		// libiscsi sends unsolicited Data-Out over iSER without their data, so none may come there.
-		ours: func(m *Machine) uint64 { return flag(m.limits.InitialR2T || m.transport == TransportISER) },
-		set:  func(m *Machine, v uint64) { m.params.InitialR2T = v != 0 }},
-	"ImmediateData": {kind: kindAnd, on: everywhere,
-		ours: func(m *Machine) uint64 { return flag(m.limits.ImmediateData) },
-		set:  func(m *Machine, v uint64) { m.params.ImmediateData = v != 0 }},
-	"DataPDUInOrder":      {kind: kindOr, on: everywhere, ours: constant(1), set: ignore},
-	"DataSequenceInOrder": {kind: kindOr, on: everywhere, ours: constant(1), set: ignore},
-	"MaxConnections":      {kind: kindMin, on: everywhere, lo: 1, hi: 65535, ours: constant(1), set: ignore},
-	"ErrorRecoveryLevel":  {kind: kindMin, on: everywhere, lo: 0, hi: 2, ours: constant(0), set: ignore},
-	"DefaultTime2Wait": {kind: kindMax, on: everywhere, lo: 0, hi: 3600,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.DefaultTime2Wait) },
-		set:  func(m *Machine, v uint64) { m.params.DefaultTime2Wait = uint32(v) }},
-	"DefaultTime2Retain": {kind: kindMin, on: everywhere, lo: 0, hi: 3600,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.DefaultTime2Retain) },
-		set:  func(m *Machine, v uint64) { m.params.DefaultTime2Retain = uint32(v) }},
-	"OFMarker":  {kind: kindNo, on: everywhere, set: ignore},
-	"IFMarker":  {kind: kindNo, on: everywhere, set: ignore},
-	"OFMarkInt": {kind: kindIrrelevant, on: everywhere},
-	"IFMarkInt": {kind: kindIrrelevant, on: everywhere},
+	// Segments and bursts.
+	{name: "MaxRecvDataSegmentLength", kind: kindSegment, lo: minSegment, hi: maxSegment, stages: inOperational | inFullFeature,
+		set: func(p *Params, v uint64) { p.MaxSendDataSegmentLength = uint32(v) }},
+	{name: "MaxBurstLength", kind: kindNumber, lo: minSegment, hi: maxSegment, stages: inOperational, normal: true,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.MaxBurstLength) },
+		set:  func(p *Params, v uint64) { p.MaxBurstLength = uint32(v) }},
+	{name: "FirstBurstLength", kind: kindNumber, lo: minSegment, hi: maxSegment, stages: inOperational, normal: true,
+		// A first burst is a part of a burst, whatever the limits say.
+		ours: func(n *negotiation) uint64 { return uint64(min(n.limits.FirstBurstLength, n.params.MaxBurstLength)) },
+		set:  func(p *Params, v uint64) { p.FirstBurstLength = uint32(v) }},
+	{name: "MaxOutstandingR2T", kind: kindNumber, lo: 1, hi: maxR2T, stages: inOperational, normal: true,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.MaxOutstandingR2T) },
+		set:  func(p *Params, v uint64) { p.MaxOutstandingR2T = uint32(v) }},
+	{name: "InitialR2T", kind: kindBool, fn: combineOr, stages: inOperational, normal: true,
+		ours: func(n *negotiation) uint64 { return truth(n.limits.InitialR2T || n.params.Transport == TransportISER) },
+		set:  func(p *Params, v uint64) { p.InitialR2T = v != 0 }},
+	{name: "ImmediateData", kind: kindBool, fn: combineAnd, stages: inOperational, normal: true,
+		ours: func(n *negotiation) uint64 { return truth(n.limits.ImmediateData) },
+		set:  func(p *Params, v uint64) { p.ImmediateData = v != 0 }},
+	{name: "DataPDUInOrder", kind: kindBool, fn: combineOr, stages: inOperational, normal: true, ours: constant(1),
+		set: func(p *Params, v uint64) { p.DataPDUInOrder = v != 0 }},
+	{name: "DataSequenceInOrder", kind: kindBool, fn: combineOr, stages: inOperational, normal: true, ours: constant(1),
+		set: func(p *Params, v uint64) { p.DataSequenceInOrder = v != 0 }},
 
-	"RDMAExtensions": {kind: kindAnd, on: everywhere,
-		ours: func(m *Machine) uint64 { return flag(m.transport == TransportISER) },
-		set:  func(m *Machine, v uint64) { m.params.RDMAExtensions = v != 0 }},
-	"TargetRecvDataSegmentLength": {kind: kindMin, on: onISER, lo: 512, hi: maxLength,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.TargetRecvDataSegmentLength) },
-		set:  func(m *Machine, v uint64) { m.params.MaxRecvDataSegmentLength = uint32(v) }},
-	"InitiatorRecvDataSegmentLength": {kind: kindMin, on: onISER, lo: 512, hi: maxLength,
-		ours: func(m *Machine) uint64 { return uint64(m.limits.InitiatorRecvDataSegmentLength) },
-		set:  func(m *Machine, v uint64) { m.params.MaxSendDataSegmentLength = uint32(v) }},
-	"MaxAHSLength":                     {kind: kindMin, on: onISER, lo: 2, hi: 1 << 32, ours: constant(256), set: ignore},
-	"TaggedBufferForSolicitedDataOnly": {kind: kindAnd, on: onISER, ours: constant(0), set: ignore},
-	"iSERHelloRequired":                {kind: kindOr, on: onISER, ours: constant(0), set: ignore},
-	// The initiator declares how many PDUs beyond the window it may take; we send none.
-	"MaxOutstandingUnexpectedPDUs": {kind: kindDeclare, on: onISER, lo: 0, hi: 1<<32 - 1, set: ignore},
+	// The session.
+	{name: "MaxConnections", kind: kindNumber, lo: 1, hi: 65535, stages: inOperational, normal: true, ours: constant(1),
+		set: func(p *Params, v uint64) { p.MaxConnections = uint32(v) }},
+	{name: "ErrorRecoveryLevel", kind: kindNumber, lo: 0, hi: 2, stages: inOperational, ours: constant(0),
+		set: func(p *Params, v uint64) { p.ErrorRecoveryLevel = uint32(v) }},
+	{name: "DefaultTime2Wait", kind: kindNumber, hi: maxTime, fn: combineMax, stages: inOperational,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.DefaultTime2Wait) },
+		set:  func(p *Params, v uint64) { p.DefaultTime2Wait = uint32(v) }},
+	{name: "DefaultTime2Retain", kind: kindNumber, hi: maxTime, stages: inOperational,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.DefaultTime2Retain) },
+		set:  func(p *Params, v uint64) { p.DefaultTime2Retain = uint32(v) }},
+	{name: "TaskReporting", kind: kindList, stages: inOperational, normal: true,
+		accepts: func(_ *negotiation, m string) bool { return m == "RFC3720" }},
+	{name: "iSCSIProtocolLevel", kind: kindNumber, hi: 31, stages: inOperational, normal: true, ours: constant(1),
+		set: func(p *Params, v uint64) { p.ProtocolLevel = uint32(v) }},
+
+	// Digests.
+	{name: "HeaderDigest", kind: kindList, stages: inOperational,
+		accepts: func(n *negotiation, m string) bool { return digestOf(m)&n.digests(n.limits.HeaderDigest) != 0 },
+		sets:    func(p *Params, s string) { p.HeaderDigest = digestOf(s) }},
+	{name: "DataDigest", kind: kindList, stages: inOperational,
+		accepts: func(n *negotiation, m string) bool { return digestOf(m)&n.digests(n.limits.DataDigest) != 0 },
+		sets:    func(p *Params, s string) { p.DataDigest = digestOf(s) }},
+
+	// iSER.
+	{name: "RDMAExtensions", kind: kindBool, fn: combineAnd, stages: inOperational, normal: true,
+		ours: func(n *negotiation) uint64 { return truth(n.params.Transport == TransportISER) },
+		set:  func(p *Params, v uint64) { p.RDMAExtensions = v != 0 }},
+	{name: "InitiatorRecvDataSegmentLength", kind: kindNumber, lo: minSegment, hi: maxSegment, stages: inOperational, normal: true, only: overISER,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.InitiatorRecvDataSegmentLength) },
+		set:  func(p *Params, v uint64) { p.InitiatorRecvDataSegmentLength = uint32(v) }},
+	{name: "TargetRecvDataSegmentLength", kind: kindNumber, lo: minSegment, hi: maxSegment, stages: inOperational, normal: true, only: overISER,
+		ours: func(n *negotiation) uint64 { return uint64(n.limits.TargetRecvDataSegmentLength) },
+		set:  func(p *Params, v uint64) { p.TargetRecvDataSegmentLength = uint32(v) }},
+	{name: "MaxOutstandingUnexpectedPDUs", kind: kindNote, hi: 1<<32 - 1, stages: inOperational, normal: true, only: overISER,
+		set: func(p *Params, v uint64) { p.MaxOutstandingUnexpectedPDUs = uint32(v) }},
+	{name: "MaxAHSLength", kind: kindNote, hi: 1<<32 - 1, stages: inOperational, normal: true, only: overISER,
+		set: func(p *Params, v uint64) { p.MaxAHSLength = uint32(v) }},
+	{name: "TaggedBufferForSolicitedDataOnly", kind: kindNoteBool, stages: inOperational, normal: true, only: overISER,
+		set: func(p *Params, v uint64) { p.TaggedBufferForSolicitedDataOnly = v != 0 }},
+	{name: "iSERHelloRequired", kind: kindNoteBool, stages: inOperational, normal: true, only: overISER,
+		set: func(p *Params, v uint64) { p.ISERHelloRequired = v != 0 }},
+
+	// Obsolete in RFC 7143, which lets a target answer No or Reject to the first two, Reject to the others, and never
+	// NotUnderstood. No is what open-iscsi expects.
+	{name: "IFMarker", kind: kindMarkers, stages: inOperational},
+	{name: "OFMarker", kind: kindMarkers, stages: inOperational},
+	{name: "IFMarkInt", kind: kindRejected, stages: inOperational},
+	{name: "OFMarkInt", kind: kindRejected, stages: inOperational},
 }
 
+var keyIndex = func() map[string]*keyRow {
+	m := make(map[string]*keyRow, len(keyTable))
+	for i := range keyTable {
+		m[keyTable[i].name] = &keyTable[i]
+	}
+	return m
+}()
+
+// The values that are words of the negotiation itself.
 const (
 	notUnderstood = "NotUnderstood"
-	reject        = "Reject"
 	irrelevant    = "Irrelevant"
+	reject        = "Reject"
 )
 
-// operational negotiates one key. answer is empty for a declaration that was taken.
-func (m *Machine) operational(key string, value []byte) (answer string) {
-	r, ok := rules[key]
-	here := onTCP
-	if m.transport == TransportISER {
-		here = onISER
-	}
-	if !ok || r.on&here == 0 {
-		return notUnderstood
-	}
-	switch r.kind {
-	case kindIrrelevant:
-		return irrelevant
-	case kindNo:
-		if _, err := pdu.ParseBool(value); err != nil {
-			return reject
-		}
-		return "No"
-	case kindDigest:
-		return m.digest(r, value)
-	case kindAnd, kindOr:
-		b, err := pdu.ParseBool(value)
-		if err != nil {
-			return reject
-		}
-		v := flag(b) & r.ours(m)
-		if r.kind == kindOr {
-			v = flag(b) | r.ours(m)
-		}
-		r.set(m, v)
-		if v != 0 {
-			return "Yes"
-		}
-		return "No"
-	}
-	n, err := pdu.ParseNumber(value)
-	if err != nil || n < r.lo || n > r.hi {
-		return reject
-	}
-	switch r.kind {
-	case kindMin:
-		n = min(n, r.ours(m))
-	case kindMax:
-		n = max(n, r.ours(m))
-	}
-	r.set(m, n)
-	if r.kind == kindDeclare {
-		return ""
-	}
-	return strconv.FormatUint(n, 10)
-}
-
-// digest picks the first digest of the initiator's list that is possible here: CRC32C only on TCP in a normal session,
-// so that a discovery session never has to do what it was not made for (known-faults B5).
-func (m *Machine) digest(r rule, list []byte) string {
-	crc := m.limits.Digests && m.transport == TransportTCP && m.names.SessionType == SessionNormal
-	answer := reject
-	pdu.EachValue(list, func(v []byte) bool {
-		switch {
-		case string(v) == "CRC32C" && crc:
-			answer = "CRC32C"
-		case string(v) == "None":
-			answer = "None"
-		default:
-			return true
-		}
-		return false
-	})
-	if answer != reject {
-		r.set(m, flag(answer == "CRC32C"))
-	}
-	return answer
-}
+func isAnswerWord(v string) bool { return v == notUnderstood || v == irrelevant || v == reject }

@@ -3,383 +3,359 @@ package login
 import (
 	"fmt"
 	"strconv"
-	"strings"
 
 	"iserd/iscsi/pdu"
 )
 
-// State is where a login stands after a request.
+// Names is who wants to log in to what, as the first request says.
+type Names struct {
+	// InitiatorName and TargetName are normalised. TargetName is empty in a discovery session that names none.
+	InitiatorName, InitiatorAlias, TargetName string
+	SessionType                               SessionType
+	ISID                                      [6]byte
+	// TSIH is 0 for a new session, otherwise that of the session to which a connection is to be added.
+	TSIH, CID uint16
+}
+
+// Decision is what the owner of targets and access lists says to a login.
+type Decision struct {
+	// Status other than success refuses, or redirects to RedirectAddress. Cause is for the log.
+	Status               Status
+	Cause                string
+	TargetPortalGroupTag uint16
+	TargetAlias          string
+	// RedirectAddress is a TargetAddress value, "address:port" or "address:port,tag".
+	RedirectAddress string
+	// Authenticator proves the initiator; nil means that no proof is needed.
+	Authenticator Authenticator
+}
+
+// State is where a login stands after a result.
 type State uint8
 
 const (
-	StateMore     State = iota // another request must come
-	StateComplete              // this is the final response: full feature phase after it
-	StateFailed                // the login is refused; the connection ends after this response
+	// More: the response goes out, another request is expected.
+	More State = iota
+	// Complete: the response goes out and the full feature phase begins with it.
+	Complete
+	// Failed: the response goes out, then the connection ends.
+	Failed
 )
 
-const (
-	// MaxSegment is the most that a login PDU's data segment may hold.
-	MaxSegment = 8192
-	// maxText bounds what an initiator may send in one negotiation over several PDUs.
-	maxText = 64 << 10
-)
+func (s State) String() string {
+	switch s {
+	case More:
+		return "more"
+	case Complete:
+		return "complete"
+	case Failed:
+		return "failed"
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
 
-// Result is the answer to one login request. The engine sets StatSN, ExpCmdSN, MaxCmdSN and, in the final response of a
-// new session, TSIH.
+// Result is the answer to one request. StatSN, ExpCmdSN and MaxCmdSN of the response are the engine's to set.
 type Result struct {
 	Response pdu.LoginResponse
-	Data     []byte // valid until the next call
-	State    State
-	Status   Status
-	Cause    string // of a failure, for the log
+	// Data is the data segment, at most 8192 bytes, valid until the next call of the machine.
+	Data   []byte
+	State  State
+	Status Status
+	// Cause says in words why Status is not success.
+	Cause string
 }
 
-// Machine is the target's side of one login.
+const (
+	// maxText bounds what an initiator may say before its request is complete, and what it is answered.
+	maxText = 64 << 10
+	// maxRequests bounds a login; the longest honest ones take about ten.
+	maxRequests = 64
+)
+
+// Machine is the target's side of one login. It is not safe for concurrent use.
 type Machine struct {
-	transport Transport
-	limits    Limits
-	resolve   func(Names) Decision
+	negotiation
+	resolve func(Names) Decision
 
-	begun    bool // the first request was seen
-	known    bool // names are complete and resolved
-	first    pdu.LoginRequest
-	stage    pdu.Stage
+	state State
+	stage pdu.Stage
+	// first is the first request, last the one being answered.
+	first, last pdu.LoginRequest
+	requests    int
+
+	// in collects the text of a request that is continued, out what is left of an answer that is.
+	in, out []byte
+	// sending: out goes on with the next request; transit and nsg are what its last part says.
+	sending, transit bool
+	nsg              pdu.Stage
+
 	names    Names
+	resolved bool
 	decision Decision
-	params   Params
+	tsih     uint16
 
-	text    []byte            // of the current stage's request, collected over PDUs
-	given   map[string]string // what the initiator said so far
-	out     []byte            // answer that has not been sent yet
-	segment []byte
-	tagTold bool
+	auth authState
 
-	method       string // agreed AuthMethod; empty before
-	authDone     bool
-	declaredRecv bool
-	failed       bool
+	// offered has the initiator's value of each key that it gave, answered what it got for it.
+	offered, answered map[string]string
+	// proposed has the keys that we offered and that the initiator has not answered.
+	proposed map[string]bool
+	// operational: keys of the operational stage have been answered; segment: our MaxRecvDataSegmentLength was declared.
+	operational, segment bool
 }
 
-// New starts a login. resolve is called once, when the initiator has named itself and its target.
+// New makes the machine of one connection. resolve is called at most once, from within Request, when the names are known.
 func New(t Transport, l Limits, resolve func(Names) Decision) *Machine {
-	return &Machine{transport: t, limits: l, resolve: resolve, params: defaultParams(t), given: map[string]string{}}
+	return &Machine{
+		negotiation: negotiation{limits: l, params: defaultParams(t)},
+		resolve:     resolve,
+		offered:     make(map[string]string),
+		answered:    make(map[string]string),
+		proposed:    make(map[string]bool),
+	}
 }
 
-// Params are the negotiated values, final after StateComplete.
-func (m *Machine) Params() Params { return m.params }
-
-// Names are what the initiator said of itself so far.
+// Names is who logs in, valid once the resolver was called.
 func (m *Machine) Names() Names { return m.names }
 
-// Request takes a login request and gives the response to it.
-func (m *Machine) Request(req *pdu.LoginRequest, data []byte) Result {
-	if cause, s := m.header(req, data); s != StatusSuccess {
-		return m.fail(req, s, cause)
+// Decision is what the resolver said.
+func (m *Machine) Decision() Decision { return m.decision }
+
+// Stage is the stage that the login is in; after Complete it is the full feature phase.
+func (m *Machine) Stage() pdu.Stage { return m.stage }
+
+// Params is what was negotiated; it is final after Complete.
+func (m *Machine) Params() Params { return m.params }
+
+// AuthMethod is the method by which the initiator was proven, "None" if it was not.
+func (m *Machine) AuthMethod() string {
+	if m.auth.done && m.auth.method != "" {
+		return m.auth.method
 	}
-	m.text = append(m.text, data...)
-	if len(m.text) > maxText {
-		return m.fail(req, StatusInitiatorError, "more than 64 KiB of text in one negotiation")
-	}
-	if req.Continue() {
-		return m.respond(req, false)
-	}
-	text := m.text
-	m.text = m.text[:0]
-	pairs, err := m.pairs(text)
-	if err != nil {
-		return m.fail(req, StatusInitiatorError, err.Error())
-	}
-	if !m.known {
-		if s, cause := m.identify(pairs); s != StatusSuccess {
-			return m.fail(req, s, cause)
-		}
-	}
-	if s, cause := m.negotiate(req, pairs); s != StatusSuccess {
-		return m.fail(req, s, cause)
-	}
-	return m.respond(req, true)
+	return authNone
 }
 
-// Fail turns the login into a refusal, for a reason that only the engine knows.
-func (m *Machine) Fail(s Status, cause string) Result { return m.fail(&m.first, s, cause) }
+// SetTSIH sets the TSIH of the final response of a new session. The engine may as well set it in the response itself.
+func (m *Machine) SetTSIH(v uint16) { m.tsih = v }
 
-// header checks what RFC 7143 demands of a login request's header, and against the requests before it.
-func (m *Machine) header(req *pdu.LoginRequest, data []byte) (cause string, s Status) {
-	if m.failed {
-		return "a request after the login was refused", StatusInitiatorError
-	}
-	if len(data) > MaxSegment {
-		return fmt.Sprintf("a login data segment of %d bytes, more than 8192", len(data)), StatusInitiatorError
-	}
-	if req.VersionMin() > 0 {
-		return fmt.Sprintf("the initiator speaks no version below %d, this target speaks 0", req.VersionMin()), StatusUnsupportedVersion
-	}
-	if req.Transit() && req.Continue() {
-		return "T and C are both set", StatusInitiatorError
-	}
-	if csg := req.CSG(); csg != pdu.StageSecurity && csg != pdu.StageOperational {
-		return fmt.Sprintf("current stage %d", csg), StatusInitiatorError
-	}
-	if req.Transit() {
-		if nsg := req.NSG(); nsg <= req.CSG() || nsg != pdu.StageOperational && nsg != pdu.StageFullFeature {
-			return fmt.Sprintf("next stage %d after stage %d", nsg, req.CSG()), StatusInitiatorError
-		}
-	}
-	if !m.begun {
-		m.begun = true
-		m.first = *req
-		m.stage = req.CSG()
-		m.names.ISID, m.names.TSIH, m.names.CID = req.ISID(), req.TSIH(), req.CID()
-		return "", StatusSuccess
-	}
-	if req.CSG() != m.stage {
-		return fmt.Sprintf("the stage changed from %d to %d without being agreed on", m.stage, req.CSG()), StatusInitiatorError
-	}
-	if req.ISID() != m.first.ISID() || req.TSIH() != m.first.TSIH() || req.CID() != m.first.CID() ||
-		req.InitiatorTaskTag() != m.first.InitiatorTaskTag() {
-		return "ISID, TSIH, CID or task tag changed during the login", StatusInitiatorError
-	}
-	return "", StatusSuccess
-}
-
-type pair struct {
-	key   string
-	value []byte
-}
-
-// pairs reads the text of a whole request. A key that was given before with the same value is left out (known-faults
-// B6); with another value it is an error, except for keys that a method of authentication repeats.
-func (m *Machine) pairs(text []byte) ([]pair, error) {
-	var list []pair
-	err := pdu.ParseKeys(text, func(key, value []byte) error {
-		k, v := string(key), string(value)
-		limit := pdu.MaxValueLength
-		switch k {
-		case "InitiatorName", "TargetName":
-			limit = pdu.MaxNameLength
-		case "CHAP_C", "CHAP_R":
-			limit = pdu.MaxBigValue
-		}
-		if len(v) > limit {
-			return fmt.Errorf("%s has %d bytes, more than %d", k, len(v), limit)
-		}
-		if before, twice := m.given[k]; twice && m.stageKey(k) {
-			if before != v {
-				return fmt.Errorf("%s is given twice, with different values", k)
-			}
-			return nil
-		}
-		if len(m.given) >= 512 {
-			return fmt.Errorf("more than 512 keys")
-		}
-		m.given[k] = v
-		list = append(list, pair{k, []byte(v)})
-		return nil
-	})
-	return list, err
-}
-
-// stageKey says that a key may be given once in a login.
-func (m *Machine) stageKey(k string) bool { return !strings.HasPrefix(k, "CHAP_") }
-
-// identify takes the names from the first whole request and asks the engine what it thinks of them.
-func (m *Machine) identify(pairs []pair) (Status, string) {
-	hasInitiator, hasTarget := false, false
-	for _, p := range pairs {
-		v := string(p.value)
-		switch p.key {
-		case "InitiatorName":
-			m.names.InitiatorName, hasInitiator = pdu.NormalizeName(v), v != ""
-		case "InitiatorAlias":
-			m.names.InitiatorAlias = v
-		case "TargetName":
-			m.names.TargetName, hasTarget = pdu.NormalizeName(v), v != ""
-		case "SessionType":
-			switch v {
-			case "Normal":
-				m.names.SessionType = SessionNormal
-			case "Discovery":
-				m.names.SessionType = SessionDiscovery
-			default:
-				return StatusSessionTypeUnsupported, fmt.Sprintf("session type %q", v)
-			}
-		}
-	}
-	if !hasInitiator {
-		return StatusMissingParameter, "no InitiatorName in the first request"
-	}
-	if strings.IndexFunc(m.names.InitiatorName, func(r rune) bool { return r <= ' ' || r == 0x7f || r == 0xfffd }) >= 0 {
-		return StatusInitiatorError, "InitiatorName has characters that no iSCSI name has"
-	}
-	if m.names.SessionType == SessionNormal && !hasTarget {
-		return StatusMissingParameter, "no TargetName in the first request of a normal session"
-	}
-	m.known = true
-	m.decision = m.resolve(m.names)
-	if m.decision.Status != StatusSuccess {
-		return m.decision.Status, m.decision.Cause
-	}
-	if m.decision.Authenticator == nil {
-		m.authDone = true
-	} else if m.stage != pdu.StageSecurity {
-		return StatusAuthenticationFailure, "authentication is required, but the initiator skipped it"
-	}
-	return StatusSuccess, ""
-}
-
-// negotiate answers the pairs of one whole request and checks what a transition needs.
-func (m *Machine) negotiate(req *pdu.LoginRequest, pairs []pair) (Status, string) {
-	if m.names.SessionType == SessionNormal && !m.tagTold {
-		m.tagTold = true
-		m.answer("TargetPortalGroupTag", strconv.Itoa(int(m.decision.TargetPortalGroupTag)))
-		if m.decision.TargetAlias != "" {
-			m.answer("TargetAlias", m.decision.TargetAlias)
-		}
-	}
-	var auth []KeyValue
-	// MaxBurstLength bounds FirstBurstLength, whichever comes first in the text.
-	if m.stage == pdu.StageOperational {
-		for _, p := range pairs {
-			if p.key == "MaxBurstLength" {
-				m.operational(p.key, p.value)
-			}
-		}
-	}
-	for _, p := range pairs {
-		switch p.key {
-		case "InitiatorName", "InitiatorAlias", "TargetName", "SessionType":
-		case "AuthMethod":
-			if m.stage != pdu.StageSecurity {
-				m.answer(p.key, reject)
-				continue
-			}
-			if s, cause := m.authMethod(p.value); s != StatusSuccess {
-				return s, cause
-			}
-		default:
-			switch {
-			case m.stage == pdu.StageSecurity && m.method != "" && m.method != "None":
-				auth = append(auth, KeyValue{p.key, string(p.value)})
-			case m.stage == pdu.StageSecurity && rules[p.key].set != nil:
-				// Operational keys have no place in the security stage.
-				m.answer(p.key, reject)
-			case m.stage == pdu.StageSecurity:
-				m.answer(p.key, notUnderstood)
-			default:
-				if a := m.operational(p.key, p.value); a != "" {
-					m.answer(p.key, a)
-				}
-			}
-		}
-	}
-	if len(auth) > 0 && !m.authDone {
-		answer, done, s, cause := m.decision.Authenticator.Step(m.method, auth)
-		if s != StatusSuccess {
-			return s, cause
-		}
-		for _, kv := range answer {
-			m.answer(kv.Key, kv.Value)
-		}
-		m.authDone = done
-	}
-	if m.stage == pdu.StageOperational && m.transport == TransportTCP && !m.declaredRecv {
-		m.declaredRecv = true
-		m.params.MaxRecvDataSegmentLength = m.limits.MaxRecvDataSegmentLength
-		m.answer("MaxRecvDataSegmentLength", strconv.Itoa(int(m.limits.MaxRecvDataSegmentLength)))
-	}
-	return m.mayLeave(req)
-}
-
-// mayLeave refuses a transition that cannot be: out of security without authentication, into full feature phase over
-// iSER without RDMAExtensions.
-func (m *Machine) mayLeave(req *pdu.LoginRequest) (Status, string) {
-	if !req.Transit() {
-		return StatusSuccess, ""
-	}
-	if m.stage == pdu.StageSecurity && !m.authDone && m.method == "" {
-		return StatusAuthenticationFailure, "authentication is required, but the initiator offers none"
-	}
-	if req.NSG() == pdu.StageFullFeature && m.transport == TransportISER && m.names.SessionType == SessionNormal && !m.params.RDMAExtensions {
-		return StatusInitiatorError, "an iSER connection without RDMAExtensions=Yes"
-	}
-	return StatusSuccess, ""
-}
-
-// authMethod picks a method from the initiator's list.
-func (m *Machine) authMethod(list []byte) (Status, string) {
-	ours := []string{"None"}
-	if m.decision.Authenticator != nil {
-		ours = m.decision.Authenticator.Methods()
-	}
-	offered := map[string]bool{}
-	pdu.EachValue(list, func(v []byte) bool {
-		offered[string(v)] = true
-		return true
-	})
-	for _, o := range ours {
-		if offered[o] {
-			m.method = o
-			m.authDone = m.authDone || o == "None"
-			m.answer("AuthMethod", o)
-			return StatusSuccess, ""
-		}
-	}
-	return StatusAuthenticationFailure, fmt.Sprintf("authentication by %s is required, the initiator offers %s", strings.Join(ours, " or "), list)
-}
-
-func (m *Machine) answer(key, value string) { m.out = pdu.AppendKey(m.out, key, value) }
-
-// respond builds the next response: as much of the answer as fits, and the transition when all of it does.
-func (m *Machine) respond(req *pdu.LoginRequest, whole bool) Result {
-	r := Result{State: StateMore}
-	m.prepare(&r.Response, req)
-	m.segment = append(m.segment[:0], m.out[:min(len(m.out), MaxSegment)]...)
-	m.out = m.out[:copy(m.out, m.out[len(m.segment):])]
-	r.Data = m.segment
-	switch {
-	case len(m.out) > 0:
-		r.Response.SetContinue(true)
-	case whole && req.Transit() && (m.stage != pdu.StageSecurity || m.authDone):
-		r.Response.SetTransit(true)
-		r.Response.SetNSG(req.NSG())
-		m.stage = req.NSG()
-		if m.stage == pdu.StageFullFeature {
-			r.State = StateComplete
-		}
-	}
-	return r
-}
-
-func (m *Machine) prepare(resp *pdu.LoginResponse, req *pdu.LoginRequest) {
-	resp.Init()
-	resp.SetCSG(req.CSG())
-	resp.SetISID(req.ISID())
-	resp.SetTSIH(req.TSIH())
-	resp.SetInitiatorTaskTag(req.InitiatorTaskTag())
-}
-
-func (m *Machine) fail(req *pdu.LoginRequest, s Status, cause string) Result {
-	m.failed = true
-	m.out, m.text = nil, nil
-	r := Result{State: StateFailed, Status: s, Cause: cause}
-	m.prepare(&r.Response, req)
+// Fail refuses the login in answer to the last request.
+func (m *Machine) Fail(s Status, cause string) Result {
+	m.state, m.sending, m.in = Failed, false, nil
+	r := Result{State: Failed, Status: s, Cause: cause}
+	m.head(&r.Response)
+	r.Response.SetCSG(m.last.CSG())
 	r.Response.SetStatusClass(s.Class())
 	r.Response.SetStatusDetail(s.Detail())
-	if s.Class() == 1 && m.decision.RedirectAddress != "" {
-		r.Data = pdu.AppendKey(nil, "TargetAddress", m.decision.RedirectAddress)
-	}
 	return r
 }
 
-// FullFeatureKey answers a key of a Text Request in full feature phase: a new declaration is taken (answer empty), a key
-// that belongs to login is refused.
-func (m *Machine) FullFeatureKey(key string, value []byte) (answer string) {
-	r, ok := rules[key]
-	switch {
-	case !ok:
-		return notUnderstood
-	case key == "MaxRecvDataSegmentLength" && r.kind == kindDeclare:
-		return m.operational(key, value)
+func (m *Machine) failf(s Status, format string, args ...any) *Result {
+	r := m.Fail(s, fmt.Sprintf(format, args...))
+	return &r
+}
+
+func (m *Machine) head(resp *pdu.LoginResponse) {
+	resp.Init()
+	resp.SetISID(m.last.ISID())
+	resp.SetTSIH(m.last.TSIH())
+	resp.SetInitiatorTaskTag(m.last.InitiatorTaskTag())
+}
+
+// Request answers a Login Request. data is its data segment without padding.
+func (m *Machine) Request(req *pdu.LoginRequest, data []byte) Result {
+	over := m.state != More
+	m.last = *req
+	if over {
+		return m.Fail(StatusInvalidDuringLogin, "a login request after the end of login")
 	}
-	return reject
+	if r := m.checkHeader(req, data); r != nil {
+		return *r
+	}
+	if m.sending {
+		if len(data) != 0 || req.Continue() {
+			return m.Fail(StatusInitiatorError, "text before the continued answer was fetched")
+		}
+		return m.send()
+	}
+	if len(m.in)+len(data) > maxText {
+		return m.Fail(StatusInitiatorError, fmt.Sprintf("more than %d bytes of text in one request", maxText))
+	}
+	m.in = append(m.in, data...)
+	if req.Continue() {
+		// The answer to a part is an empty response.
+		return m.respond(nil, false, false)
+	}
+	if r := m.complete(req); r != nil {
+		return *r
+	}
+	return m.send()
+}
+
+// checkHeader holds a header against the rules and against the requests before it.
+func (m *Machine) checkHeader(req *pdu.LoginRequest, data []byte) *Result {
+	first := m.requests == 0
+	if first {
+		m.first = *req
+		m.names = Names{ISID: req.ISID(), TSIH: req.TSIH(), CID: req.CID()}
+	}
+	if m.requests++; m.requests > maxRequests {
+		return m.failf(StatusInitiatorError, "more than %d login requests", maxRequests)
+	}
+	bhs := req.BHS()
+	if n := max(len(data), bhs.DataSegmentLength()); n > DefaultSegment {
+		// known-faults B10.
+		return m.failf(StatusInitiatorError, "a login request with %d bytes of data, more than %d", n, DefaultSegment)
+	}
+	if bhs.TotalAHSLength() != 0 {
+		return m.failf(StatusInitiatorError, "a login request with an additional header segment")
+	}
+	if first && req.VersionMin() > 0 {
+		return m.failf(StatusUnsupportedVersion, "the initiator wants version %d or later, this is version 0", req.VersionMin())
+	}
+	csg, nsg := req.CSG(), req.NSG()
+	switch {
+	case req.Transit() && req.Continue():
+		// RFC 7143: T and C must not both be set.
+		return m.failf(StatusInitiatorError, "T and C both set")
+	case csg != pdu.StageSecurity && csg != pdu.StageOperational:
+		return m.failf(StatusInitiatorError, "current stage %d", csg)
+	case !first && csg != m.stage:
+		return m.failf(StatusInitiatorError, "current stage %d in stage %d", csg, m.stage)
+	case req.Transit() && (nsg <= csg || nsg != pdu.StageOperational && nsg != pdu.StageFullFeature):
+		return m.failf(StatusInitiatorError, "next stage %d from stage %d", nsg, csg)
+	}
+	if first {
+		m.stage = csg
+		return nil
+	}
+	switch {
+	case req.ISID() != m.first.ISID():
+		return m.failf(StatusInitiatorError, "ISID changed during login")
+	case req.TSIH() != m.first.TSIH():
+		return m.failf(StatusInitiatorError, "TSIH changed during login")
+	case req.CID() != m.first.CID():
+		return m.failf(StatusInitiatorError, "CID changed during login")
+	case req.InitiatorTaskTag() != m.first.InitiatorTaskTag():
+		return m.failf(StatusInitiatorError, "task tag changed during login")
+	case req.CmdSN() != m.first.CmdSN():
+		return m.failf(StatusInitiatorError, "CmdSN changed during login")
+	}
+	return nil
+}
+
+// complete answers a whole request: its text is in m.in, the answer goes to m.out.
+func (m *Machine) complete(req *pdu.LoginRequest) *Result {
+	// What was answered before must not be in this answer (known-faults B20).
+	m.out = m.out[:0]
+	keys, err := splitKeys(m.in)
+	m.in = m.in[:0]
+	if err != nil {
+		return m.failf(StatusInitiatorError, "%v", err)
+	}
+	if r := m.identify(keys); r != nil {
+		return r
+	}
+	if r := m.answerKeys(keys); r != nil {
+		return r
+	}
+	m.transit, m.nsg = req.Transit(), req.NSG()
+	if m.stage == pdu.StageSecurity {
+		if r := m.leaveSecurity(); r != nil {
+			return r
+		}
+	}
+	if m.stage == pdu.StageOperational || m.operational {
+		m.declareSegment()
+		if m.stage == pdu.StageOperational && m.transit {
+			m.propose()
+		}
+	}
+	if m.transit && m.nsg == pdu.StageFullFeature && m.params.SessionType == SessionNormal &&
+		m.params.Transport == TransportISER && !m.params.RDMAExtensions {
+		return m.failf(StatusInitiatorError, "a normal session over iSER without RDMAExtensions=Yes")
+	}
+	if len(m.out) > maxText {
+		return m.failf(StatusInitiatorError, "the answer would have more than %d bytes", maxText)
+	}
+	m.sending = true
+	return nil
+}
+
+// declareSegment states, once and over TCP, what we can receive. Without it an initiator goes on with 8 KiB
+// (known-faults B4). Over iSER other keys have its place.
+func (m *Machine) declareSegment() {
+	if m.segment || m.params.Transport != TransportTCP {
+		return
+	}
+	m.segment = true
+	m.params.MaxRecvDataSegmentLength = m.limits.MaxRecvDataSegmentLength
+	m.put("MaxRecvDataSegmentLength", strconv.FormatUint(uint64(m.limits.MaxRecvDataSegmentLength), 10))
+}
+
+// propose offers the keys whose default is more than we can do, if the initiator did not bring them up. A number needs
+// an answer, so the stage is not left with this response; a No to an AND key stands by itself.
+func (m *Machine) propose() {
+	if m.params.SessionType != SessionNormal || len(m.proposed) > 0 {
+		return
+	}
+	offer := func(key, value string) bool {
+		if _, seen := m.offered[key]; seen || m.proposed[key] {
+			return false
+		}
+		m.offered[key] = value
+		m.put(key, value)
+		return true
+	}
+	number := func(key string, v uint32, dst *uint32) {
+		if v < *dst && offer(key, strconv.FormatUint(uint64(v), 10)) {
+			*dst = v
+			m.proposed[key] = true
+			m.transit = false
+		}
+	}
+	if !m.limits.ImmediateData && offer("ImmediateData", "No") {
+		m.params.ImmediateData = false
+		m.proposed["ImmediateData"] = true
+	}
+	if m.params.ImmediateData || !m.params.InitialR2T {
+		number("FirstBurstLength", min(m.limits.FirstBurstLength, m.params.MaxBurstLength), &m.params.FirstBurstLength)
+	}
+	if m.params.Transport == TransportISER {
+		number("TargetRecvDataSegmentLength", m.limits.TargetRecvDataSegmentLength, &m.params.TargetRecvDataSegmentLength)
+	}
+}
+
+func (m *Machine) put(key, value string) { m.out = pdu.AppendKey(m.out, key, value) }
+
+// send gives the next part of m.out; the last part carries the transition.
+func (m *Machine) send() Result {
+	if len(m.out) > DefaultSegment {
+		part := m.out[:DefaultSegment:DefaultSegment]
+		m.out = m.out[DefaultSegment:]
+		return m.respond(part, true, false)
+	}
+	m.sending = false
+	return m.respond(m.out, false, m.transit)
+}
+
+func (m *Machine) respond(data []byte, more, transit bool) Result {
+	r := Result{Data: data}
+	m.head(&r.Response)
+	r.Response.SetContinue(more)
+	r.Response.SetCSG(m.stage)
+	r.Response.BHS().SetDataSegmentLength(len(data))
+	if !transit {
+		return r
+	}
+	r.Response.SetTransit(true)
+	r.Response.SetNSG(m.nsg)
+	m.stage = m.nsg
+	if m.stage == pdu.StageFullFeature {
+		m.state, r.State = Complete, Complete
+		m.finishTarget()
+		if m.tsih != 0 {
+			r.Response.SetTSIH(m.tsih)
+		}
+	}
+	return r
 }

@@ -1,6 +1,9 @@
 package login
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Transport is what carries the connection.
 type Transport uint8
@@ -11,13 +14,16 @@ const (
 )
 
 func (t Transport) String() string {
-	if t == TransportISER {
-		return "iSER"
+	switch t {
+	case TransportTCP:
+		return "tcp"
+	case TransportISER:
+		return "iser"
 	}
-	return "TCP"
+	return fmt.Sprintf("transport %d", uint8(t))
 }
 
-// SessionType is what the session is for.
+// SessionType is the value of the key of that name.
 type SessionType uint8
 
 const (
@@ -26,113 +32,162 @@ const (
 )
 
 func (t SessionType) String() string {
-	if t == SessionDiscovery {
+	switch t {
+	case SessionNormal:
+		return "Normal"
+	case SessionDiscovery:
 		return "Discovery"
 	}
-	return "Normal"
+	return fmt.Sprintf("session type %d", uint8(t))
 }
 
-// Limits are our side of the negotiation. Lengths are bytes.
+// Digest is a digest algorithm; in [Limits], a set of them.
+type Digest uint8
+
+const (
+	DigestNone   Digest = 1 << iota // no digest
+	DigestCRC32C                    // CRC32C
+)
+
+func (d Digest) String() string {
+	switch d {
+	case 0, DigestNone:
+		return "None"
+	case DigestCRC32C:
+		return "CRC32C"
+	case DigestNone | DigestCRC32C:
+		return "CRC32C,None"
+	}
+	return fmt.Sprintf("digest %d", uint8(d))
+}
+
+// Bounds that RFC 7143 and RFC 7145 set on the keys.
+const (
+	minSegment = 512
+	maxSegment = 1<<24 - 1
+	maxTime    = 3600
+	maxR2T     = 65535
+
+	// DefaultSegment is every RecvDataSegmentLength that was not negotiated, and the limit of a login PDU.
+	DefaultSegment    = 8192
+	defaultMaxBurst   = 262144
+	defaultFirstBurst = 65536
+)
+
+// Limits are a side's own values, which negotiation combines with the peer's. A target's MaxConnections is 1 and its
+// ErrorRecoveryLevel 0: the engine has no more.
 type Limits struct {
-	MaxRecvDataSegmentLength       uint32 // what we take in one PDU over TCP
-	MaxBurstLength                 uint32
-	FirstBurstLength               uint32
-	MaxOutstandingR2T              uint32
-	InitialR2T                     bool // what we want over TCP; over iSER it is always Yes
-	ImmediateData                  bool
-	Digests                        bool // CRC32C is supported
-	DefaultTime2Wait               uint32
-	DefaultTime2Retain             uint32
-	TargetRecvDataSegmentLength    uint32 // what we take in one control PDU over iSER
-	InitiatorRecvDataSegmentLength uint32
+	// MaxRecvDataSegmentLength is what this side declares over TCP.
+	MaxRecvDataSegmentLength uint32
+	// InitiatorRecvDataSegmentLength and TargetRecvDataSegmentLength bound the data segments of control-type PDUs over
+	// iSER, towards the initiator and towards the target.
+	InitiatorRecvDataSegmentLength, TargetRecvDataSegmentLength uint32
+	// MaxBurstLength and FirstBurstLength are in bytes; the first must not be less than the second.
+	MaxBurstLength, FirstBurstLength uint32
+	MaxOutstandingR2T                uint32
+	// DefaultTime2Wait and DefaultTime2Retain are in seconds.
+	DefaultTime2Wait, DefaultTime2Retain uint32
+	// InitialR2T set forbids unsolicited Data-Out PDUs. Over iSER a target always does: libiscsi would send them
+	// without data.
+	InitialR2T    bool
+	ImmediateData bool
+	// HeaderDigest and DataDigest are the sets that this side agrees to over TCP in a normal session; elsewhere None.
+	HeaderDigest, DataDigest Digest
 }
 
-// DefaultLimits fit Linux, ESXi and Windows initiators.
+// DefaultLimits is what a target uses if it was not told otherwise.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxRecvDataSegmentLength: 262144, MaxBurstLength: 16776192, FirstBurstLength: 262144, MaxOutstandingR2T: 8,
-		ImmediateData: true, Digests: true, DefaultTime2Wait: 2, DefaultTime2Retain: 0,
-		TargetRecvDataSegmentLength: 8192, InitiatorRecvDataSegmentLength: 262144,
+		// 256 KiB is what open-iscsi declares; larger segments no longer help.
+		MaxRecvDataSegmentLength:       262144,
+		InitiatorRecvDataSegmentLength: 262144,
+		// A receive slot over iSER holds 8 KiB of immediate data.
+		TargetRecvDataSegmentLength: DefaultSegment,
+		MaxBurstLength:              1 << 20,
+		// The default of the RFC: unsolicited data needs memory before anything was asked.
+		FirstBurstLength:   defaultFirstBurst,
+		MaxOutstandingR2T:  8,
+		DefaultTime2Wait:   2,
+		DefaultTime2Retain: 20,
+		ImmediateData:      true,
+		HeaderDigest:       DigestNone | DigestCRC32C,
+		DataDigest:         DigestNone | DigestCRC32C,
 	}
 }
 
-// Validate names what is out of the ranges of RFC 7143.
+// Validate says what is wrong with l.
 func (l Limits) Validate() error {
-	length := func(name string, v uint32) error {
-		if v < 512 || v > 1<<24-1 {
-			return fmt.Errorf("%s: %d: want 512 to 16777215", name, v)
-		}
-		return nil
-	}
-	for name, v := range map[string]uint32{"MaxRecvDataSegmentLength": l.MaxRecvDataSegmentLength, "MaxBurstLength": l.MaxBurstLength,
-		"FirstBurstLength": l.FirstBurstLength, "TargetRecvDataSegmentLength": l.TargetRecvDataSegmentLength,
-		"InitiatorRecvDataSegmentLength": l.InitiatorRecvDataSegmentLength} {
-		if err := length(name, v); err != nil {
-			return err
+	var errs []error
+	check := func(name string, v, lo, hi uint32) {
+		if v < lo || v > hi {
+			errs = append(errs, fmt.Errorf("login: %s is %d, want %d to %d", name, v, lo, hi))
 		}
 	}
+	check("MaxRecvDataSegmentLength", l.MaxRecvDataSegmentLength, minSegment, maxSegment)
+	check("InitiatorRecvDataSegmentLength", l.InitiatorRecvDataSegmentLength, minSegment, maxSegment)
+	check("TargetRecvDataSegmentLength", l.TargetRecvDataSegmentLength, minSegment, maxSegment)
+	check("MaxBurstLength", l.MaxBurstLength, minSegment, maxSegment)
+	check("FirstBurstLength", l.FirstBurstLength, minSegment, maxSegment)
+	check("MaxOutstandingR2T", l.MaxOutstandingR2T, 1, maxR2T)
+	check("DefaultTime2Wait", l.DefaultTime2Wait, 0, maxTime)
+	check("DefaultTime2Retain", l.DefaultTime2Retain, 0, maxTime)
 	if l.FirstBurstLength > l.MaxBurstLength {
-		return fmt.Errorf("FirstBurstLength %d is above MaxBurstLength %d", l.FirstBurstLength, l.MaxBurstLength)
+		errs = append(errs, fmt.Errorf("login: FirstBurstLength %d is more than MaxBurstLength %d", l.FirstBurstLength, l.MaxBurstLength))
 	}
-	if l.MaxOutstandingR2T < 1 || l.MaxOutstandingR2T > 65535 {
-		return fmt.Errorf("MaxOutstandingR2T: %d: want 1 to 65535", l.MaxOutstandingR2T)
+	const all = DigestNone | DigestCRC32C
+	if l.HeaderDigest&^all != 0 || l.DataDigest&^all != 0 {
+		errs = append(errs, errors.New("login: unknown digest"))
 	}
-	if l.DefaultTime2Wait > 3600 || l.DefaultTime2Retain > 3600 {
-		return fmt.Errorf("DefaultTime2Wait and DefaultTime2Retain: want up to 3600")
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// Params are what was negotiated.
+// Params is what login negotiated. Keys that were not negotiated have the RFC's defaults.
 type Params struct {
-	HeaderDigest, DataDigest bool // CRC32C
-	// MaxSendDataSegmentLength is the most data that the initiator takes in one PDU, MaxRecvDataSegmentLength what we
-	// take. Over iSER they are InitiatorRecvDataSegmentLength and TargetRecvDataSegmentLength.
+	Transport   Transport
+	SessionType SessionType
+	// MaxSendDataSegmentLength is the longest data segment that this side may send, MaxRecvDataSegmentLength the longest
+	// that it must take: over TCP what the two sides declared, over iSER (normal sessions) the RecvDataSegmentLength
+	// keys below.
 	MaxSendDataSegmentLength, MaxRecvDataSegmentLength uint32
-	MaxBurstLength, FirstBurstLength                   uint32
-	MaxOutstandingR2T                                  uint32
-	InitialR2T, ImmediateData                          bool
-	DefaultTime2Wait, DefaultTime2Retain               uint32
-	RDMAExtensions                                     bool
+	// InitiatorRecvDataSegmentLength and TargetRecvDataSegmentLength count over iSER only.
+	InitiatorRecvDataSegmentLength, TargetRecvDataSegmentLength uint32
+	MaxBurstLength, FirstBurstLength                            uint32 // FirstBurstLength is never more
+	MaxOutstandingR2T                                           uint32
+	MaxConnections                                              uint32
+	ErrorRecoveryLevel                                          uint32
+	DefaultTime2Wait, DefaultTime2Retain                        uint32 // seconds
+	InitialR2T, ImmediateData                                   bool
+	DataPDUInOrder, DataSequenceInOrder                         bool
+	HeaderDigest, DataDigest                                    Digest // DigestNone or DigestCRC32C
+	RDMAExtensions                                              bool
+	// What the peer declared over iSER: 0 unexpected PDUs means no limit was declared.
+	MaxOutstandingUnexpectedPDUs     uint32
+	MaxAHSLength                     uint32
+	TaggedBufferForSolicitedDataOnly bool
+	ISERHelloRequired                bool
+	ProtocolLevel                    uint32 // iSCSIProtocolLevel of RFC 7144
 }
 
-// defaultParams are the values of keys that nobody mentions (RFC 7143, RFC 7145).
 func defaultParams(t Transport) Params {
-	return Params{MaxSendDataSegmentLength: 8192, MaxRecvDataSegmentLength: 8192, MaxBurstLength: 262144, FirstBurstLength: 65536,
-		MaxOutstandingR2T: 1, InitialR2T: true, ImmediateData: true, DefaultTime2Wait: 2, DefaultTime2Retain: 20}
-}
-
-// Names identify who wants to log in where.
-type Names struct {
-	InitiatorName, InitiatorAlias, TargetName string
-	SessionType                               SessionType
-	ISID                                      [6]byte
-	TSIH, CID                                 uint16
-}
-
-// Decision is what the engine says of Names, once they are known.
-type Decision struct {
-	// Status other than success ends the login; Cause then says why, for the log.
-	Status Status
-	Cause  string
-	// TargetPortalGroupTag and TargetAlias are told in the first response of a normal session.
-	TargetPortalGroupTag uint16
-	TargetAlias          string
-	// RedirectAddress goes with a status of class 1.
-	RedirectAddress string
-	// Authenticator demands authentication; nil lets the initiator in without.
-	Authenticator Authenticator
-}
-
-// KeyValue is one pair of text.
-type KeyValue struct{ Key, Value string }
-
-// Authenticator carries one authentication of an initiator. It is used by one login only.
-type Authenticator interface {
-	// Methods are the AuthMethod values that will do, best first. Without "None" among them an initiator that offers
-	// nothing else is refused.
-	Methods() []string
-	// Step takes the keys of one request that are not the login's own and returns the answer. done ends the
-	// authentication; a status other than success refuses the login.
-	Step(method string, keys []KeyValue) (answer []KeyValue, done bool, status Status, cause string)
+	return Params{
+		Transport:                      t,
+		MaxSendDataSegmentLength:       DefaultSegment,
+		MaxRecvDataSegmentLength:       DefaultSegment,
+		InitiatorRecvDataSegmentLength: DefaultSegment,
+		TargetRecvDataSegmentLength:    DefaultSegment,
+		MaxBurstLength:                 defaultMaxBurst,
+		FirstBurstLength:               defaultFirstBurst,
+		MaxOutstandingR2T:              1,
+		MaxConnections:                 1,
+		DefaultTime2Wait:               2,
+		DefaultTime2Retain:             20,
+		InitialR2T:                     true,
+		ImmediateData:                  true,
+		DataPDUInOrder:                 true,
+		DataSequenceInOrder:            true,
+		HeaderDigest:                   DigestNone,
+		DataDigest:                     DigestNone,
+		MaxAHSLength:                   256,
+		ProtocolLevel:                  1,
+	}
 }
