@@ -1,6 +1,10 @@
 package login
 
-import "iserd/iscsi/pdu"
+import (
+	"slices"
+
+	"iserd/iscsi/pdu"
+)
 
 // KeyValue is one key=value pair.
 type KeyValue struct{ Key, Value string }
@@ -8,27 +12,14 @@ type KeyValue struct{ Key, Value string }
 // Authenticator proves the initiator in the security stage, and the target to it where the method can. It serves one
 // login. Login without a proof is refused when the [Decision] has one.
 type Authenticator interface {
-	// Supports says that the authenticator can do a method of AuthMethod, by its name on the wire ("CHAP"). The first
-	// supported one of the initiator's list is taken. "None" is asked too: an authenticator that says yes makes proof
-	// optional.
-	Supports(method string) bool
-	// Step gets the security keys of one complete request, without AuthMethod, and answers them. It is called for the
-	// first time with the method chosen and the keys that came with it (mostly none).
-	Step(method string, keys []KeyValue) AuthStep
+	// Methods are the values of AuthMethod that will do, by their names on the wire ("CHAP"). The first of the
+	// initiator's list that is among them is taken. With "None" among them proof is optional.
+	Methods() []string
+	// Step gets the security keys of one complete request, AuthMethod left out, and answers them. The first call comes
+	// with the choice of the method and mostly has no keys. done says that the initiator is proven, and the target too
+	// once the answer is out. A status other than success refuses the login, with a cause for the log.
+	Step(method string, keys []KeyValue) (answer []KeyValue, done bool, status Status, cause string)
 }
-
-// AuthStep is the answer of an [Authenticator].
-type AuthStep struct {
-	// Answer goes out with the response.
-	Answer []KeyValue
-	// Done: the initiator is proven, and so is the target once Answer is out.
-	Done bool
-	// Status other than success refuses the login; Cause is for the log.
-	Status Status
-	Cause  string
-}
-
-const authNone = "None"
 
 // authState is the security stage's part of a machine.
 type authState struct {
@@ -41,23 +32,26 @@ type authState struct {
 
 func (a *authState) begin(with Authenticator) {
 	a.with = with
-	a.done = with == nil || with.Supports(authNone)
+	a.done = a.supports(none)
+}
+
+// supports says that a method will do for this login.
+func (a *authState) supports(method string) bool {
+	if a.with == nil {
+		return method == none
+	}
+	return slices.Contains(a.with.Methods(), method)
 }
 
 // running says that a method has been agreed on and goes on.
-func (a *authState) running() bool { return a.method != "" && a.method != authNone && !a.done }
+func (a *authState) running() bool { return a.method != "" && a.method != none && !a.done }
 
 // choose takes the first method of the initiator's list that can be done.
 func (a *authState) choose(list string) bool {
-	optional := a.done
 	found := false
 	pdu.EachValue([]byte(list), func(member []byte) bool {
-		method := string(member)
-		switch {
-		case method == authNone && optional:
-			a.method, found = method, true
-		case method != authNone && a.with != nil && a.with.Supports(method):
-			a.method, a.done, found = method, false, true
+		if method := string(member); a.supports(method) {
+			a.method, a.done, found = method, method == none, true
 		}
 		return !found
 	})
@@ -76,10 +70,10 @@ func (m *Machine) authenticate(keys []KeyValue) *Result {
 		case m.auth.method != "":
 			// A repeat of the same list; note has refused another one.
 			m.put(kv.Key, m.auth.method)
-		case m.auth.choose(kv.Value) && (m.stage == pdu.StageSecurity || m.auth.method == authNone):
+		case m.auth.choose(kv.Value) && (m.stage == pdu.StageSecurity || m.auth.method == none):
 			m.put(kv.Key, m.auth.method)
 		default:
-			return m.failf(StatusAuthFailure, "AuthMethod=%s has no method that %s can be proven with", clip(kv.Value), m.names.InitiatorName)
+			return m.failf(StatusAuthenticationFailure, "AuthMethod=%s has no method that %s can be proven with", clip(kv.Value), m.names.InitiatorName)
 		}
 	}
 	if !m.auth.running() {
@@ -88,12 +82,12 @@ func (m *Machine) authenticate(keys []KeyValue) *Result {
 		}
 		return nil
 	}
-	step := m.auth.with.Step(m.auth.method, rest)
-	if step.Status != StatusSuccess {
-		return m.failf(step.Status, "%s", step.Cause)
+	answer, done, status, cause := m.auth.with.Step(m.auth.method, rest)
+	if status != StatusSuccess {
+		return m.failf(status, "%s", cause)
 	}
-	m.auth.done = step.Done
-	for _, kv := range step.Answer {
+	m.auth.done = done
+	for _, kv := range answer {
 		m.put(kv.Key, kv.Value)
 	}
 	return nil
@@ -105,7 +99,7 @@ func (m *Machine) leaveSecurity() *Result {
 		return nil
 	}
 	if m.auth.method == "" {
-		return m.failf(StatusAuthFailure, "%s must prove itself and offers no AuthMethod", m.names.InitiatorName)
+		return m.failf(StatusAuthenticationFailure, "%s must prove itself and offers no AuthMethod", m.names.InitiatorName)
 	}
 	m.transit = false
 	return nil

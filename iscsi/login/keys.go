@@ -73,16 +73,6 @@ type keyRow struct {
 
 func constant(v uint64) func(*negotiation) uint64 { return func(*negotiation) uint64 { return v } }
 
-func digestOf(s string) Digest {
-	switch s {
-	case "None":
-		return DigestNone
-	case "CRC32C":
-		return DigestCRC32C
-	}
-	return 0
-}
-
 func truth(v bool) uint64 {
 	if v {
 		return 1
@@ -162,11 +152,9 @@ var keyTable = []keyRow{
 
 	// Digests.
 	{name: "HeaderDigest", kind: kindList, stages: inOperational,
-		accepts: func(n *negotiation, m string) bool { return digestOf(m)&n.digests(n.limits.HeaderDigest) != 0 },
-		sets:    func(p *Params, s string) { p.HeaderDigest = digestOf(s) }},
+		accepts: (*negotiation).digest, sets: func(p *Params, s string) { p.HeaderDigest = s == digestCRC32C }},
 	{name: "DataDigest", kind: kindList, stages: inOperational,
-		accepts: func(n *negotiation, m string) bool { return digestOf(m)&n.digests(n.limits.DataDigest) != 0 },
-		sets:    func(p *Params, s string) { p.DataDigest = digestOf(s) }},
+		accepts: (*negotiation).digest, sets: func(p *Params, s string) { p.DataDigest = s == digestCRC32C }},
 
 	// iSER.
 	{name: "RDMAExtensions", kind: kindBool, fn: combineAnd, stages: inOperational, normal: true,
@@ -208,6 +196,9 @@ const (
 	notUnderstood = "NotUnderstood"
 	irrelevant    = "Irrelevant"
 	reject        = "Reject"
+
+	none         = "None"
+	digestCRC32C = "CRC32C"
 )
 
 func isAnswerWord(v string) bool { return v == notUnderstood || v == irrelevant || v == reject }

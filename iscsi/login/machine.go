@@ -34,21 +34,21 @@ type Decision struct {
 type State uint8
 
 const (
-	// More: the response goes out, another request is expected.
-	More State = iota
-	// Complete: the response goes out and the full feature phase begins with it.
-	Complete
-	// Failed: the response goes out, then the connection ends.
-	Failed
+	// StateMore: the response goes out, another request is expected.
+	StateMore State = iota
+	// StateComplete: the response goes out and the full feature phase begins with it.
+	StateComplete
+	// StateFailed: the response goes out, then the connection ends.
+	StateFailed
 )
 
 func (s State) String() string {
 	switch s {
-	case More:
+	case StateMore:
 		return "more"
-	case Complete:
+	case StateComplete:
 		return "complete"
-	case Failed:
+	case StateFailed:
 		return "failed"
 	}
 	return fmt.Sprintf("state %d", uint8(s))
@@ -121,10 +121,10 @@ func (m *Machine) Names() Names { return m.names }
 // Decision is what the resolver said.
 func (m *Machine) Decision() Decision { return m.decision }
 
-// Stage is the stage that the login is in; after Complete it is the full feature phase.
+// Stage is the stage that the login is in; after StateComplete it is the full feature phase.
 func (m *Machine) Stage() pdu.Stage { return m.stage }
 
-// Params is what was negotiated; it is final after Complete.
+// Params is what was negotiated; it is final after StateComplete.
 func (m *Machine) Params() Params { return m.params }
 
 // AuthMethod is the method by which the initiator was proven, "None" if it was not.
@@ -132,7 +132,7 @@ func (m *Machine) AuthMethod() string {
 	if m.auth.done && m.auth.method != "" {
 		return m.auth.method
 	}
-	return authNone
+	return none
 }
 
 // SetTSIH sets the TSIH of the final response of a new session. The engine may as well set it in the response itself.
@@ -140,8 +140,8 @@ func (m *Machine) SetTSIH(v uint16) { m.tsih = v }
 
 // Fail refuses the login in answer to the last request.
 func (m *Machine) Fail(s Status, cause string) Result {
-	m.state, m.sending, m.in = Failed, false, nil
-	r := Result{State: Failed, Status: s, Cause: cause}
+	m.state, m.sending, m.in = StateFailed, false, nil
+	r := Result{State: StateFailed, Status: s, Cause: cause}
 	m.head(&r.Response)
 	r.Response.SetCSG(m.last.CSG())
 	r.Response.SetStatusClass(s.Class())
@@ -163,7 +163,7 @@ func (m *Machine) head(resp *pdu.LoginResponse) {
 
 // Request answers a Login Request. data is its data segment without padding.
 func (m *Machine) Request(req *pdu.LoginRequest, data []byte) Result {
-	over := m.state != More
+	over := m.state != StateMore
 	m.last = *req
 	if over {
 		return m.Fail(StatusInvalidDuringLogin, "a login request after the end of login")
@@ -202,9 +202,9 @@ func (m *Machine) checkHeader(req *pdu.LoginRequest, data []byte) *Result {
 		return m.failf(StatusInitiatorError, "more than %d login requests", maxRequests)
 	}
 	bhs := req.BHS()
-	if n := max(len(data), bhs.DataSegmentLength()); n > DefaultSegment {
+	if n := max(len(data), bhs.DataSegmentLength()); n > MaxSegment {
 		// known-faults B10.
-		return m.failf(StatusInitiatorError, "a login request with %d bytes of data, more than %d", n, DefaultSegment)
+		return m.failf(StatusInitiatorError, "a login request with %d bytes of data, more than %d", n, MaxSegment)
 	}
 	if bhs.TotalAHSLength() != 0 {
 		return m.failf(StatusInitiatorError, "a login request with an additional header segment")
@@ -329,9 +329,9 @@ func (m *Machine) put(key, value string) { m.out = pdu.AppendKey(m.out, key, val
 
 // send gives the next part of m.out; the last part carries the transition.
 func (m *Machine) send() Result {
-	if len(m.out) > DefaultSegment {
-		part := m.out[:DefaultSegment:DefaultSegment]
-		m.out = m.out[DefaultSegment:]
+	if len(m.out) > MaxSegment {
+		part := m.out[:MaxSegment:MaxSegment]
+		m.out = m.out[MaxSegment:]
 		return m.respond(part, true, false)
 	}
 	m.sending = false
@@ -351,7 +351,7 @@ func (m *Machine) respond(data []byte, more, transit bool) Result {
 	r.Response.SetNSG(m.nsg)
 	m.stage = m.nsg
 	if m.stage == pdu.StageFullFeature {
-		m.state, r.State = Complete, Complete
+		m.state, r.State = StateComplete, StateComplete
 		m.finishTarget()
 		if m.tsih != 0 {
 			r.Response.SetTSIH(m.tsih)

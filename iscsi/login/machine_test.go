@@ -88,7 +88,7 @@ func TestTwoStageLoginLikeOpenISCSI(t *testing.T) {
 	})
 	m.SetTSIH(0x1234)
 	r := step{csg: 0, nsg: 1, t: true, text: names + "InitiatorAlias=box AuthMethod=None"}.send(m)
-	if r.State != More || !r.Response.Transit() || r.Response.NSG() != pdu.StageOperational || r.Response.CSG() != pdu.StageSecurity {
+	if r.State != StateMore || !r.Response.Transit() || r.Response.NSG() != pdu.StageOperational || r.Response.CSG() != pdu.StageSecurity {
 		t.Fatalf("security: %+v", r)
 	}
 	if a := answers(t, r.Data); a != "TargetPortalGroupTag=3 TargetAlias=disk AuthMethod=None" {
@@ -100,23 +100,23 @@ func TestTwoStageLoginLikeOpenISCSI(t *testing.T) {
 	r = step{csg: 1, nsg: 3, t: true, text: "HeaderDigest=None DataDigest=None DefaultTime2Wait=2 DefaultTime2Retain=0 IFMarker=No " +
 		"OFMarker=No ErrorRecoveryLevel=0 InitialR2T=No ImmediateData=Yes MaxBurstLength=16776192 FirstBurstLength=262144 " +
 		"MaxOutstandingR2T=1 MaxConnections=1 DataPDUInOrder=Yes DataSequenceInOrder=Yes MaxRecvDataSegmentLength=262144"}.send(m)
-	if r.State != Complete || r.Response.NSG() != pdu.StageFullFeature || r.Response.TSIH() != 0x1234 {
+	if r.State != StateComplete || r.Response.NSG() != pdu.StageFullFeature || r.Response.TSIH() != 0x1234 {
 		t.Fatalf("operational: %+v", r)
 	}
 	want := "HeaderDigest=None DataDigest=None DefaultTime2Wait=2 DefaultTime2Retain=0 IFMarker=No OFMarker=No ErrorRecoveryLevel=0 " +
-		"InitialR2T=No ImmediateData=Yes MaxBurstLength=1048576 MaxOutstandingR2T=1 MaxConnections=1 DataPDUInOrder=Yes " +
-		"DataSequenceInOrder=Yes FirstBurstLength=65536 MaxRecvDataSegmentLength=262144"
+		"InitialR2T=No ImmediateData=Yes MaxBurstLength=16776192 MaxOutstandingR2T=1 MaxConnections=1 DataPDUInOrder=Yes " +
+		"DataSequenceInOrder=Yes FirstBurstLength=262144 MaxRecvDataSegmentLength=262144"
 	if a := answers(t, r.Data); a != want {
 		t.Fatalf("operational answers\n%s\nwant\n%s", a, want)
 	}
 	p := m.Params()
-	if p.MaxSendDataSegmentLength != 262144 || p.InitialR2T || !p.ImmediateData || p.MaxBurstLength != 1<<20 || p.FirstBurstLength != 65536 || p.DefaultTime2Retain != 0 {
+	if p.MaxSendDataSegmentLength != 262144 || p.InitialR2T || !p.ImmediateData || p.MaxBurstLength != 16776192 || p.FirstBurstLength != 262144 || p.DefaultTime2Retain != 0 {
 		t.Fatalf("params %+v", p)
 	}
 	if got.InitiatorName != testInitiator || got.TargetName != testTarget || got.InitiatorAlias != "box" || got.CID != 1 {
 		t.Fatalf("names %+v", got)
 	}
-	if r = operational("").send(m); r.State != Failed || r.Status != StatusInvalidDuringLogin {
+	if r = operational("").send(m); r.State != StateFailed || r.Status != StatusInvalidDuringLogin {
 		t.Fatalf("after the end: %+v", r)
 	}
 }

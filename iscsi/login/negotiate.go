@@ -13,13 +13,11 @@ type negotiation struct {
 	params Params
 }
 
-// digests is the set of digests that this connection may have at all. A discovery session has none (known-faults B5);
-// over iSER the RDMA transport protects the data.
-func (n *negotiation) digests(d Digest) Digest {
-	if n.params.Transport == TransportISER || n.params.SessionType == SessionDiscovery || d == 0 {
-		return DigestNone
-	}
-	return d
+// digest says that this connection may have a digest. A discovery session has none (known-faults B5); over iSER the RDMA
+// transport protects the data.
+func (n *negotiation) digest(name string) bool {
+	return name == none ||
+		name == digestCRC32C && n.limits.Digests && n.params.Transport == TransportTCP && n.params.SessionType == SessionNormal
 }
 
 // irrelevant says that the key means nothing in this session or on this transport.
@@ -126,8 +124,8 @@ func (n *negotiation) finish() {
 	if p.SessionType == SessionDiscovery {
 		// Initiators keep the buffers of the login phase for the whole of a discovery session over iSER, whatever they
 		// declare.
-		p.MaxSendDataSegmentLength = min(p.MaxSendDataSegmentLength, DefaultSegment)
-		p.MaxRecvDataSegmentLength = min(p.MaxRecvDataSegmentLength, DefaultSegment)
+		p.MaxSendDataSegmentLength = min(p.MaxSendDataSegmentLength, MaxSegment)
+		p.MaxRecvDataSegmentLength = min(p.MaxRecvDataSegmentLength, MaxSegment)
 	}
 }
 

@@ -16,9 +16,9 @@ const (
 func (t Transport) String() string {
 	switch t {
 	case TransportTCP:
-		return "tcp"
+		return "TCP"
 	case TransportISER:
-		return "iser"
+		return "iSER"
 	}
 	return fmt.Sprintf("transport %d", uint8(t))
 }
@@ -41,26 +41,6 @@ func (t SessionType) String() string {
 	return fmt.Sprintf("session type %d", uint8(t))
 }
 
-// Digest is a digest algorithm; in [Limits], a set of them.
-type Digest uint8
-
-const (
-	DigestNone   Digest = 1 << iota // no digest
-	DigestCRC32C                    // CRC32C
-)
-
-func (d Digest) String() string {
-	switch d {
-	case 0, DigestNone:
-		return "None"
-	case DigestCRC32C:
-		return "CRC32C"
-	case DigestNone | DigestCRC32C:
-		return "CRC32C,None"
-	}
-	return fmt.Sprintf("digest %d", uint8(d))
-}
-
 // Bounds that RFC 7143 and RFC 7145 set on the keys.
 const (
 	minSegment = 512
@@ -68,8 +48,9 @@ const (
 	maxTime    = 3600
 	maxR2T     = 65535
 
-	// DefaultSegment is every RecvDataSegmentLength that was not negotiated, and the limit of a login PDU.
-	DefaultSegment    = 8192
+	// MaxSegment is the most that a login PDU's data segment may hold, and every RecvDataSegmentLength that was not
+	// negotiated.
+	MaxSegment        = 8192
 	defaultMaxBurst   = 262144
 	defaultFirstBurst = 65536
 )
@@ -91,8 +72,8 @@ type Limits struct {
 	// without data.
 	InitialR2T    bool
 	ImmediateData bool
-	// HeaderDigest and DataDigest are the sets that this side agrees to over TCP in a normal session; elsewhere None.
-	HeaderDigest, DataDigest Digest
+	// Digests lets CRC32C be agreed on over TCP, in a normal session. None is always possible.
+	Digests bool
 }
 
 // DefaultLimits is what a target uses if it was not told otherwise.
@@ -102,16 +83,16 @@ func DefaultLimits() Limits {
 		MaxRecvDataSegmentLength:       262144,
 		InitiatorRecvDataSegmentLength: 262144,
 		// A receive slot over iSER holds 8 KiB of immediate data.
-		TargetRecvDataSegmentLength: DefaultSegment,
-		MaxBurstLength:              1 << 20,
-		// The default of the RFC: unsolicited data needs memory before anything was asked.
-		FirstBurstLength:   defaultFirstBurst,
-		MaxOutstandingR2T:  8,
-		DefaultTime2Wait:   2,
-		DefaultTime2Retain: 20,
+		TargetRecvDataSegmentLength: MaxSegment,
+		// What open-iscsi offers.
+		MaxBurstLength:    16776192,
+		FirstBurstLength:  262144,
+		MaxOutstandingR2T: 8,
+		DefaultTime2Wait:  2,
+		// Nothing is retained at error recovery level 0.
+		DefaultTime2Retain: 0,
 		ImmediateData:      true,
-		HeaderDigest:       DigestNone | DigestCRC32C,
-		DataDigest:         DigestNone | DigestCRC32C,
+		Digests:            true,
 	}
 }
 
@@ -134,10 +115,6 @@ func (l Limits) Validate() error {
 	if l.FirstBurstLength > l.MaxBurstLength {
 		errs = append(errs, fmt.Errorf("login: FirstBurstLength %d is more than MaxBurstLength %d", l.FirstBurstLength, l.MaxBurstLength))
 	}
-	const all = DigestNone | DigestCRC32C
-	if l.HeaderDigest&^all != 0 || l.DataDigest&^all != 0 {
-		errs = append(errs, errors.New("login: unknown digest"))
-	}
 	return errors.Join(errs...)
 }
 
@@ -158,7 +135,7 @@ type Params struct {
 	DefaultTime2Wait, DefaultTime2Retain                        uint32 // seconds
 	InitialR2T, ImmediateData                                   bool
 	DataPDUInOrder, DataSequenceInOrder                         bool
-	HeaderDigest, DataDigest                                    Digest // DigestNone or DigestCRC32C
+	HeaderDigest, DataDigest                                    bool // CRC32C
 	RDMAExtensions                                              bool
 	// What the peer declared over iSER: 0 unexpected PDUs means no limit was declared.
 	MaxOutstandingUnexpectedPDUs     uint32
@@ -171,10 +148,10 @@ type Params struct {
 func defaultParams(t Transport) Params {
 	return Params{
 		Transport:                      t,
-		MaxSendDataSegmentLength:       DefaultSegment,
-		MaxRecvDataSegmentLength:       DefaultSegment,
-		InitiatorRecvDataSegmentLength: DefaultSegment,
-		TargetRecvDataSegmentLength:    DefaultSegment,
+		MaxSendDataSegmentLength:       MaxSegment,
+		MaxRecvDataSegmentLength:       MaxSegment,
+		InitiatorRecvDataSegmentLength: MaxSegment,
+		TargetRecvDataSegmentLength:    MaxSegment,
 		MaxBurstLength:                 defaultMaxBurst,
 		FirstBurstLength:               defaultFirstBurst,
 		MaxOutstandingR2T:              1,
@@ -185,8 +162,6 @@ func defaultParams(t Transport) Params {
 		ImmediateData:                  true,
 		DataPDUInOrder:                 true,
 		DataSequenceInOrder:            true,
-		HeaderDigest:                   DigestNone,
-		DataDigest:                     DigestNone,
 		MaxAHSLength:                   256,
 		ProtocolLevel:                  1,
 	}

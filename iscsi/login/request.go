@@ -66,7 +66,7 @@ func (m *Machine) identify(keys []KeyValue) *Result {
 			case "Discovery":
 				n.SessionType = SessionDiscovery
 			default:
-				return m.failf(StatusSessionType, "SessionType=%s", clip(kv.Value))
+				return m.failf(StatusSessionTypeUnsupported, "SessionType=%s", clip(kv.Value))
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func (m *Machine) identify(keys []KeyValue) *Result {
 	m.auth.begin(d.Authenticator)
 	if m.stage != pdu.StageSecurity && !m.auth.done {
 		// known-faults B35, B41.
-		return m.failf(StatusAuthFailure, "%s must prove itself and skips the security stage", n.InitiatorName)
+		return m.failf(StatusAuthenticationFailure, "%s must prove itself and skips the security stage", n.InitiatorName)
 	}
 	if n.SessionType == SessionNormal {
 		// RFC 7143: the tag goes out with the first response of a normal session.

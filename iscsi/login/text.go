@@ -2,35 +2,31 @@ package login
 
 import "iserd/iscsi/pdu"
 
-// FullFeatureKey answers a key of a Text Request in the full feature phase, SendTargets excepted. answer is the value to
-// send back, "" for none; changed says that Params are not what they were (the datamover is to be told).
-func (m *Machine) FullFeatureKey(key, value string) (answer string, changed bool) {
-	if isAnswerWord(value) {
-		return "", false
+// FullFeatureKey answers a key of a Text Request in the full feature phase, SendTargets excepted. The answer is the value
+// to send back, "" for none. Params may be other than before; the datamover is then to be told.
+func (m *Machine) FullFeatureKey(key string, value []byte) (answer string) {
+	v := string(value)
+	if isAnswerWord(v) {
+		return ""
 	}
 	row := keyIndex[key]
 	if row == nil {
-		return notUnderstood, false
+		return notUnderstood
 	}
-	if len(value) > pdu.MaxValueLength || row.stages&inFullFeature == 0 {
+	if len(v) > pdu.MaxValueLength || row.stages&inFullFeature == 0 {
 		// Keys of the login phase are not for this one.
-		return reject, false
+		return reject
 	}
 	switch row.kind {
 	case kindText:
-		m.names.InitiatorAlias = value
-		return "", false
+		m.names.InitiatorAlias = v
+		return ""
 	case kindSegment:
-		if m.params.Transport == TransportISER && m.params.SessionType == SessionNormal {
-			// Declared or not, it does not count where the RDMA keys do.
-			return "", false
-		}
-		before := m.params.MaxSendDataSegmentLength
-		if _, fatal := m.negotiation.answer(row, value); fatal != "" {
-			return reject, false
+		if _, fatal := m.answer(row, v); fatal != "" {
+			return reject
 		}
 		m.finishTarget()
-		return "", before != m.params.MaxSendDataSegmentLength
+		return ""
 	}
-	return reject, false
+	return reject
 }
