@@ -204,6 +204,64 @@ type forgetful struct{ backstore.Store }
 
 func (forgetful) Submit(*backstore.Request) bool { return true }
 
+func TestReadOnlyUnit(t *testing.T) {
+	i := withUnit(t, LogicalUnitConfig{Store: mustRAM(t, 1<<20), ReadOnly: true})
+	for _, cdb := range []string{"0a 00 00 00 01 00", "2a 00 00000000 00 0001 00", "aa 00 00000000 00000001 00 00", "8a 00 0000000000000000 00000001 00 00"} {
+		r := i.run(0, cdbOf(cdb), make([]byte, 512), 512)
+		if r.expect(t, cdb, DataProtect, WriteProtected); r.residual != 512 {
+			t.Errorf("%s: data was asked for", cdb)
+		}
+	}
+	i.mustGood("28 00 00000000 00 0001 00", 512)
+	i.in("35", 0).expect(t, "SYNCHRONIZE CACHE", NoSense, 0)
+	i.run(0, cdbOf("2f 02 00000000 00 0001 00"), make([]byte, 512), 512).expect(t, "VERIFY", NoSense, 0)
+}
+
+// A read that is more pieces of the store's memory than a command holds goes through buffers.
+func TestManyPieces(t *testing.T) {
+	i := withUnit(t, LogicalUnitConfig{Store: mustNull(t, 1<<30), MaxTransferBytes: 16 << 20})
+	for _, c := range []struct {
+		cdb  string
+		size uint32
+	}{{"88 00 0000000000000000 00002000 00 00", 4 << 20}, {"88 00 0000000000000000 00002001 00 00", 4<<20 + 512}, {"88 00 0000000000000000 00008000 00 00", 16 << 20}} {
+		if b := i.mustGood(c.cdb, c.size); uint32(len(b)) != c.size || len(bytes.TrimLeft(b, "\x00")) != 0 {
+			t.Errorf("%s: %d bytes", c.cdb, len(b))
+		}
+	}
+}
+
+// With both the R and the W bit set, the direction of the CDB counts.
+func TestBothDirections(t *testing.T) {
+	i := withStore(t, mustRAM(t, 1<<20))
+	for _, c := range []struct {
+		cdb      string
+		in, out  uint32
+		kind     ResidualKind
+		residual uint32
+	}{
+		{"28 00 00000000 00 0001 00", 512, 4096, ResidualNone, 0},
+		{"28 00 00000000 00 0001 00", 600, 4096, ResidualUnderflow, 88},
+		{"2a 00 00000000 00 0001 00", 4096, 512, ResidualNone, 0},
+		{"2a 00 00000000 00 0002 00", 4096, 512, ResidualOverflow, 512},
+		{"00", 512, 4096, ResidualUnderflow, 4096},
+	} {
+		m := &i.cmd
+		m.LUN, m.CDB, m.HasIn, m.HasOut, m.ExpectedIn, m.ExpectedOut = 0, cdbOf(c.cdb), true, true, c.in, c.out
+		r := i.exec(make([]byte, c.out))
+		if r.status != StatusGood || r.kind != c.kind || r.residual != c.residual {
+			t.Errorf("%s, %d in and %d out: %v %v %d", c.cdb, c.in, c.out, r, r.kind, r.residual)
+		}
+	}
+	// Neither bit.
+	m := &i.cmd
+	for _, cdb := range []string{"28 00 00000000 00 0001 00", "2a 00 00000000 00 0001 00"} {
+		m.CDB, m.HasIn, m.HasOut, m.ExpectedIn, m.ExpectedOut = cdbOf(cdb), false, false, 0, 0
+		if r := i.exec(nil); r.status != StatusGood || r.kind != ResidualOverflow || r.residual != 512 {
+			t.Errorf("%s without bits: %v %v %d", cdb, r, r.kind, r.residual)
+		}
+	}
+}
+
 func TestStrings(t *testing.T) {
 	for got, want := range map[string]string{
 		StatusReservationConflict.String(): "RESERVATION CONFLICT", Status(0x77).String(): "status 77h", HeadOfQueue.String(): "head of queue", TaskAttribute(9).String(): "task attribute 9",

@@ -231,6 +231,27 @@ func TestRangeCancelClosed(t *testing.T) {
 	}
 }
 
+// The same on tmpfs, where requests do not go through the workers.
+func TestInlineCancelClosed(t *testing.T) {
+	s := mustOpen(t, Config{Path: filepath.Join(onTmpfs(t), "f"), Size: 4096})
+	if !s.Info().Inline {
+		t.Fatal("not inline on tmpfs")
+	}
+	r := &backstore.Request{Op: backstore.OpWrite, Buffers: [][]byte{[]byte("no")}}
+	r.Cancel.Store(true)
+	if err := do(s, r); !errors.Is(err, backstore.ErrCanceled) {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range []backstore.Op{backstore.OpRead, backstore.OpWrite, backstore.OpFlush} {
+		if err := do(s, &backstore.Request{Op: op, Buffers: [][]byte{make([]byte, 512)}}); !errors.Is(err, backstore.ErrClosed) {
+			t.Errorf("%v after Close: %v", op, err)
+		}
+	}
+}
+
 // A file that someone cuts is an I/O error, not a crash and not zeros.
 func TestShrunkFile(t *testing.T) {
 	s := mustOpen(t, Config{Path: filepath.Join(onDisk(t), "f"), Size: 8192})
