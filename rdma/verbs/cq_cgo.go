@@ -47,8 +47,10 @@ type completionChannel struct {
 	woken, waiting atomic.Bool
 	closed         atomic.Bool
 
-	read func(uintptr) bool // made once, so that Wait allocates nothing
-	rc   C.int              // what read got
+	// The two ways to fetch events, made once, so that Wait allocates nothing; rc is what they got.
+	read func(uintptr) bool
+	look func(uintptr)
+	rc   C.int
 
 	waits, events, wakes atomic.Uint64
 
@@ -79,6 +81,7 @@ func (d *device) NewCompletionChannel() (rdma.CompletionChannel, error) {
 		ch.rc = C.iserd_cq_events(handle, eventsPerCrossing)
 		return ch.rc != -C.EAGAIN
 	}
+	ch.look = func(fd uintptr) { ch.read(fd) }
 	d.children.Add(1)
 	d.statMu.Lock()
 	d.chans[ch] = struct{}{}
@@ -131,8 +134,7 @@ func (ch *completionChannel) wait(timeout time.Duration) (int, error) {
 // take fetches what is there without waiting, so that a Wake or a timeout hides no event.
 func (ch *completionChannel) take() (int, error) {
 	ch.rc = 0
-	err := ch.conn.Control(func(fd uintptr) { ch.read(fd) })
-	if err != nil {
+	if err := ch.conn.Control(ch.look); err != nil {
 		return 0, ch.readError(err)
 	}
 	if ch.rc == -C.EAGAIN || ch.rc == -C.EINTR {
