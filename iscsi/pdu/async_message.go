@@ -15,8 +15,11 @@ func (b *BHS) AsyncMessage() *AsyncMessage { return (*AsyncMessage)(b) }
 // BHS is the header of the PDU; the same memory.
 func (p *AsyncMessage) BHS() *BHS { return (*BHS)(p) }
 
-// Init clears the header and sets the opcode and the F bit.
-func (p *AsyncMessage) Init() { p.BHS().init(OpAsyncMessage, true) }
+// Init clears the header and sets the opcode, the F bit and the reserved task tag.
+func (p *AsyncMessage) Init() {
+	p.BHS().init(OpAsyncMessage, true)
+	p.BHS().SetInitiatorTaskTag(ReservedTag)
+}
 
 func (p *AsyncMessage) LUN() uint64     { return binary.BigEndian.Uint64(p[8:]) }
 func (p *AsyncMessage) SetLUN(v uint64) { binary.BigEndian.PutUint64(p[8:], v) }

@@ -22,6 +22,10 @@ func (b *BHS) Check() (RejectReason, bool) {
 		if c.Attr() > AttrACA {
 			return RejectInvalidPDUField, false
 		}
+		// Immediate data is a part of what the command writes.
+		if n := b.DataSegmentLength(); n != 0 && (!c.Write() || uint64(n) > uint64(c.ExpectedDataTransferLength())) {
+			return RejectProtocolError, false
+		}
 	case OpTaskManagementRequest:
 		if b.InitiatorTaskTag() == ReservedTag || b.DataSegmentLength() != 0 {
 			return RejectInvalidPDUField, false
@@ -37,10 +41,18 @@ func (b *BHS) Check() (RejectReason, bool) {
 			return RejectProtocolError, false
 		}
 	case OpLogoutRequest:
-		if b.InitiatorTaskTag() == ReservedTag || b.DataSegmentLength() != 0 {
+		if b.InitiatorTaskTag() == ReservedTag || b.DataSegmentLength() != 0 || b.LogoutRequest().Reason() > LogoutRemoveForRecovery {
 			return RejectInvalidPDUField, false
 		}
-	case OpDataOut, OpSNACK:
+	case OpDataOut:
+		// The LUN field is not looked at (known-faults B87).
+		if b.InitiatorTaskTag() == ReservedTag {
+			return RejectInvalidPDUField, false
+		}
+	case OpSNACK:
+		if b.DataSegmentLength() != 0 {
+			return RejectInvalidPDUField, false
+		}
 	default:
 		return RejectCommandNotSupported, false
 	}

@@ -95,3 +95,21 @@ func (p *DataIn) SetBufferOffset(v uint32) { binary.BigEndian.PutUint32(p[40:], 
 
 func (p *DataIn) ResidualCount() uint32     { return binary.BigEndian.Uint32(p[44:]) }
 func (p *DataIn) SetResidualCount(v uint32) { binary.BigEndian.PutUint32(p[44:], v) }
+
+// Residual is the residual flag and count; an overflow counts before an underflow, a count without a flag is none.
+func (p *DataIn) Residual() (ResidualKind, uint32) {
+	switch {
+	case p.Overflow():
+		return ResidualOverflow, p.ResidualCount()
+	case p.Underflow():
+		return ResidualUnderflow, p.ResidualCount()
+	}
+	return ResidualNone, 0
+}
+
+// SetResidual sets the count and exactly the flag that kind names.
+func (p *DataIn) SetResidual(kind ResidualKind, count uint32) {
+	p.SetOverflow(kind == ResidualOverflow)
+	p.SetUnderflow(kind == ResidualUnderflow)
+	p.SetResidualCount(count)
+}

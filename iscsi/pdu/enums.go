@@ -2,6 +2,7 @@ package pdu
 
 import "strconv"
 
+// name serves logs; nothing on the path of commands calls it.
 func name[T ~uint8](names map[T]string, v T, kind string) string {
 	if s, ok := names[v]; ok {
 		return s
@@ -141,6 +142,35 @@ func (r RejectReason) String() string {
 	return name(map[RejectReason]string{2: "data digest error", 3: "SNACK reject", 4: "protocol error", 5: "command not supported",
 		6: "immediate command reject: too many immediate commands", 7: "task in progress", 8: "invalid data ACK", 9: "invalid PDU field",
 		10: "long operation reject", 11: "negotiation reset", 12: "waiting for logout"}, r, "reason")
+}
+
+// SNACKType is what a SNACK Request asks for.
+type SNACKType uint8
+
+const (
+	SNACKDataOrR2T SNACKType = 0
+	SNACKStatus    SNACKType = 1
+	SNACKDataACK   SNACKType = 2
+	SNACKRData     SNACKType = 3
+)
+
+func (t SNACKType) String() string {
+	return name(map[SNACKType]string{0: "Data/R2T", 1: "status", 2: "DataACK", 3: "R-Data"}, t, "SNACK type")
+}
+
+// ResidualKind says which residual flag a response carries.
+type ResidualKind uint8
+
+const (
+	ResidualNone ResidualKind = iota
+	// ResidualUnderflow: less was transferred than the initiator expected.
+	ResidualUnderflow
+	// ResidualOverflow: the expected length was too short for all of the data.
+	ResidualOverflow
+)
+
+func (k ResidualKind) String() string {
+	return name(map[ResidualKind]string{0: "none", 1: "underflow", 2: "overflow"}, k, "residual")
 }
 
 // Stage is a stage of login.

@@ -15,8 +15,11 @@ func (b *BHS) LoginRequest() *LoginRequest { return (*LoginRequest)(b) }
 // BHS is the header of the PDU; the same memory.
 func (p *LoginRequest) BHS() *BHS { return (*BHS)(p) }
 
-// Init clears the header and sets the opcode.
-func (p *LoginRequest) Init() { p.BHS().init(OpLoginRequest, false) }
+// Init clears the header and sets the opcode and the I bit: login requests are always immediate.
+func (p *LoginRequest) Init() {
+	p.BHS().init(OpLoginRequest, false)
+	p.BHS().SetImmediate(true)
+}
 
 func (p *LoginRequest) InitiatorTaskTag() uint32     { return binary.BigEndian.Uint32(p[16:]) }
 func (p *LoginRequest) SetInitiatorTaskTag(v uint32) { binary.BigEndian.PutUint32(p[16:], v) }

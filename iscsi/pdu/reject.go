@@ -15,8 +15,11 @@ func (b *BHS) Reject() *Reject { return (*Reject)(b) }
 // BHS is the header of the PDU; the same memory.
 func (p *Reject) BHS() *BHS { return (*BHS)(p) }
 
-// Init clears the header and sets the opcode and the F bit.
-func (p *Reject) Init() { p.BHS().init(OpReject, true) }
+// Init clears the header and sets the opcode, the F bit and the reserved task tag.
+func (p *Reject) Init() {
+	p.BHS().init(OpReject, true)
+	p.SetInitiatorTaskTag(ReservedTag)
+}
 
 func (p *Reject) Reason() RejectReason     { return RejectReason(p[2]) }
 func (p *Reject) SetReason(v RejectReason) { p[2] = byte(v) }

@@ -59,3 +59,39 @@ func (p *SCSIResponse) SetBidiReadOverflow(v bool) { setBit(&p[1], 0x10, v) }
 
 func (p *SCSIResponse) BidiReadUnderflow() bool     { return p[1]&0x8 != 0 }
 func (p *SCSIResponse) SetBidiReadUnderflow(v bool) { setBit(&p[1], 0x8, v) }
+
+// Residual is the residual flag and count; an overflow counts before an underflow, a count without a flag is none.
+func (p *SCSIResponse) Residual() (ResidualKind, uint32) {
+	switch {
+	case p.Overflow():
+		return ResidualOverflow, p.ResidualCount()
+	case p.Underflow():
+		return ResidualUnderflow, p.ResidualCount()
+	}
+	return ResidualNone, 0
+}
+
+// SetResidual sets the count and exactly the flag that kind names.
+func (p *SCSIResponse) SetResidual(kind ResidualKind, count uint32) {
+	p.SetOverflow(kind == ResidualOverflow)
+	p.SetUnderflow(kind == ResidualUnderflow)
+	p.SetResidualCount(count)
+}
+
+// BidiReadResidual is the residual of the read part of a bidirectional command.
+func (p *SCSIResponse) BidiReadResidual() (ResidualKind, uint32) {
+	switch {
+	case p.BidiReadOverflow():
+		return ResidualOverflow, p.BidiReadResidualCount()
+	case p.BidiReadUnderflow():
+		return ResidualUnderflow, p.BidiReadResidualCount()
+	}
+	return ResidualNone, 0
+}
+
+// SetBidiReadResidual is SetResidual for the read part of a bidirectional command.
+func (p *SCSIResponse) SetBidiReadResidual(kind ResidualKind, count uint32) {
+	p.SetBidiReadOverflow(kind == ResidualOverflow)
+	p.SetBidiReadUnderflow(kind == ResidualUnderflow)
+	p.SetBidiReadResidualCount(count)
+}

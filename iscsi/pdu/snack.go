@@ -25,8 +25,8 @@ func (p *SNACK) InitiatorTaskTag() uint32     { return binary.BigEndian.Uint32(p
 func (p *SNACK) SetInitiatorTaskTag(v uint32) { binary.BigEndian.PutUint32(p[16:], v) }
 
 // Type is the kind of SNACK.
-func (p *SNACK) Type() uint8     { return p[1] & 0xf }
-func (p *SNACK) SetType(v uint8) { p[1] = p[1]&^0xf | v&0xf }
+func (p *SNACK) Type() SNACKType     { return SNACKType(p[1] & 0xf) }
+func (p *SNACK) SetType(v SNACKType) { p[1] = p[1]&^0xf | byte(v)&0xf }
 
 func (p *SNACK) TargetTransferTag() uint32     { return binary.BigEndian.Uint32(p[20:]) }
 func (p *SNACK) SetTargetTransferTag(v uint32) { binary.BigEndian.PutUint32(p[20:], v) }
