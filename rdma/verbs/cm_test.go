@@ -425,3 +425,33 @@ func TestEarlyData(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// B106: what CheckMemlock says and what the device does agree, and the error of the device names the remedy. Run it also
+// with `ulimit -l 64` and without CAP_IPC_LOCK.
+func TestB106_RegisterUnderLimit(t *testing.T) {
+	p := newProvider(t)
+	if !onRealDevice() {
+		t.Skip("the drop-in libraries pin nothing")
+	}
+	const need = 16 << 20
+	arena, err := rdma.MapArena(need, false)
+	must(t, err)
+	defer arena.Close()
+	pd, err := device(t, p).AllocPD()
+	must(t, err)
+	defer pd.Close()
+	want := verbs.CheckMemlock(need)
+	mr, err := pd.RegMR(arena.Bytes(), rdma.AccessLocalWrite)
+	t.Log("CheckMemlock:", want)
+	t.Log("RegMR:", err)
+	if err == nil {
+		defer mr.Close()
+	}
+	if (want == nil) != (err == nil) {
+		t.Fatal("they disagree")
+	}
+	var op *rdma.OpError
+	if err != nil && (!errors.As(err, &op) || op.Errno != syscall.ENOMEM || !strings.Contains(op.Hint, "LimitMEMLOCK=infinity")) {
+		t.Fatal(err)
+	}
+}
