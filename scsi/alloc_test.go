@@ -64,3 +64,18 @@ func BenchmarkCommand(b *testing.B) {
 		})
 	}
 }
+
+// Sessions on different cores do not slow each other down, also at one logical unit.
+func BenchmarkParallel(b *testing.B) {
+	d := withStore(b, mustRAM(b, 1<<20)).nexus.device
+	cdb := cdbOf("28 00 00 00 00 08 00 00 08 00")
+	b.RunParallel(func(pb *testing.PB) {
+		n := d.NewNexus("i")
+		defer n.Close()
+		c := &Command{CDB: cdb, HasIn: true, ExpectedIn: 4096}
+		for pb.Next() {
+			n.Start(c)
+			c.Release()
+		}
+	})
+}

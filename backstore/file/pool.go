@@ -21,7 +21,8 @@ var blocked atomic.Int64
 
 // pool is a queue with workers. Workers are started when there is work for them and stay.
 type pool struct {
-	execute func(*backstore.Request)
+	// execute runs a request. It returns false if the request is finished by another worker.
+	execute func(*backstore.Request) (finished bool)
 	max     int
 	fast    int // workers while the medium is fast
 	// took is a moving average of the time that a request takes, in nanoseconds.
@@ -37,7 +38,7 @@ type pool struct {
 	stopped    sync.WaitGroup
 }
 
-func (p *pool) init(workers int, execute func(*backstore.Request)) {
+func (p *pool) init(workers int, execute func(*backstore.Request) bool) {
 	p.execute, p.max = execute, workers
 	p.fast = min(workers, max(1, runtime.GOMAXPROCS(0)))
 	p.wake = sync.NewCond(&p.mu)
@@ -97,9 +98,11 @@ func (p *pool) work() {
 			return
 		}
 		start := time.Now()
-		p.execute(r)
+		finished := p.execute(r)
 		p.note(int64(time.Since(start)))
-		r.Done(r)
+		if finished {
+			r.Done(r)
+		}
 	}
 }
 

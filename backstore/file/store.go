@@ -38,7 +38,7 @@ var _ backstore.Store = (*Store)(nil)
 func newStore(f *os.File, info backstore.Info, workers int) *Store {
 	s := &Store{file: f, fd: int(f.Fd()), path: info.Path, info: info}
 	s.writeback.sync = unix.Fdatasync
-	s.pool.init(workers, s.execute)
+	s.pool.init(workers, s.work)
 	return s
 }
 
@@ -104,6 +104,16 @@ func (s *Store) inline(r *backstore.Request) bool {
 	}
 	s.misses.Store(0)
 	r.Err = nil
+	return true
+}
+
+// work is what a worker does with a request.
+func (s *Store) work(r *backstore.Request) (finished bool) {
+	if r.Op == backstore.OpFlush && !r.Cancel.Load() {
+		s.writeback.join(s, r)
+		return false
+	}
+	s.execute(r)
 	return true
 }
 

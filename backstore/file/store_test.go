@@ -334,11 +334,12 @@ func TestWritebackErrors(t *testing.T) {
 func TestHangingRequests(t *testing.T) {
 	s := mustOpen(t, Config{Path: filepath.Join(onDisk(t), "f"), Size: 8192, Workers: 8})
 	hold := make(chan struct{})
-	s.pool.execute = func(r *backstore.Request) {
+	s.pool.execute = func(r *backstore.Request) bool {
 		if r.Op == backstore.OpFlush {
 			<-hold
 		}
 		r.Err = nil
+		return true
 	}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -366,6 +367,38 @@ func TestHangingRequests(t *testing.T) {
 	defer s.pool.mu.Unlock()
 	if s.pool.workers > 8 {
 		t.Errorf("%d workers", s.pool.workers)
+	}
+}
+
+// Flushes that wait are done together, and on one worker.
+func TestFlushesJoin(t *testing.T) {
+	s := mustOpen(t, Config{Path: filepath.Join(onDisk(t), "f"), Size: 8192})
+	hold := make(chan struct{})
+	calls := make(chan struct{}, 100)
+	s.writeback.sync = func(int) error {
+		calls <- struct{}{}
+		<-hold
+		return nil
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Add(1)
+		s.Submit(&backstore.Request{Op: backstore.OpFlush, Done: func(r *backstore.Request) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+			wg.Done()
+		}})
+	}
+	<-calls
+	// The others wait now, or in the queue; writes pass them.
+	if err := do(s, &backstore.Request{Op: backstore.OpWrite, Buffers: [][]byte{make([]byte, 512)}}); err != nil {
+		t.Error(err)
+	}
+	close(hold)
+	wg.Wait()
+	if n := 1 + len(calls); n > 10 {
+		t.Errorf("50 flushes made fdatasync run %d times", n)
 	}
 }
 

@@ -3,8 +3,6 @@ package file
 import (
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -145,7 +143,7 @@ func (s *Store) writeFailed(off int64, err error, synced bool) error {
 	return s.failed("write", off, err)
 }
 
-// failed makes a store error of an errno.
+// failed makes a store error of an errno. off is -1 where there is no place.
 func (s *Store) failed(what string, off int64, err error) error {
 	kind := backstore.ErrIO
 	switch {
@@ -154,51 +152,8 @@ func (s *Store) failed(what string, off int64, err error) error {
 	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EPERM):
 		kind = backstore.ErrReadOnly
 	}
+	if off < 0 {
+		return fmt.Errorf("%w: %s %s: %w", kind, what, s.path, err)
+	}
 	return fmt.Errorf("%w: %s %s at byte %d: %w", kind, what, s.path, off, err)
 }
-
-// writeback keeps the errors of writing back, which the kernel tells once, for all who must hear of them.
-type writeback struct {
-	// sync is fdatasync.
-	sync func(fd int) error
-	// generation counts the failures that were found.
-	generation atomic.Uint64
-	// mu makes flushes one after the other: while one is under way the kernel's answer to another would not say which of
-	// the two covers a failure. A waiting flush then has little left to do.
-	mu sync.Mutex
-	// owed: a FUA write found a failure that may concern other data; the next flush reports it.
-	owed bool
-}
-
-// failures is the note that a request takes along when it is submitted.
-func (w *writeback) failures() uint64 { return w.generation.Load() }
-
-func (w *writeback) found(owed bool) {
-	w.mu.Lock()
-	w.generation.Add(1)
-	w.owed = w.owed || owed
-	w.mu.Unlock()
-}
-
-// flush writes back everything. since is the generation when the request was submitted.
-func (w *writeback) flush(s *Store, since uint64) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	err := w.sync(s.fd)
-	for err == unix.EINTR {
-		err = w.sync(s.fd)
-	}
-	before := w.generation.Load() != since
-	owed := w.owed
-	w.owed = false
-	switch {
-	case err != nil:
-		w.generation.Add(1)
-		return s.failed("flush", 0, err)
-	case before, owed:
-		return s.failed("flush", 0, errWriteback)
-	}
-	return nil
-}
-
-var errWriteback = errors.New("earlier writes could not be put on the medium")
