@@ -60,10 +60,10 @@ func clip(b []byte) []byte {
 	return b
 }
 
-// validKey follows the standard-label: a capital letter, then letters, digits and . - + @ _ (X- and Z-type extension
-// keys included).
+// validKey follows the standard-label: a letter, then letters, digits and . - + @ _ (X- and Z-type extension keys
+// included). The RFC wants a capital letter first and itself has iSCSIProtocolLevel and iSERHelloRequired.
 func validKey(k []byte) bool {
-	if len(k) == 0 || len(k) > MaxKeyLength || k[0] < 'A' || k[0] > 'Z' {
+	if len(k) == 0 || len(k) > MaxKeyLength || (k[0]|0x20) < 'a' || (k[0]|0x20) > 'z' {
 		return false
 	}
 	for _, c := range k {
@@ -128,6 +128,9 @@ func ParseBinary(v []byte, limit int) ([]byte, error) {
 		}
 		out, err = hex.DecodeString(digits)
 	case 'b', 'B':
+		if strings.ContainsAny(digits, "\r\n") {
+			return bad() // which the decoder would skip
+		}
 		if out, err = base64.StdEncoding.DecodeString(digits); err != nil {
 			out, err = base64.RawStdEncoding.DecodeString(digits)
 		}
