@@ -13,6 +13,16 @@
 //	      --> NextExecute --> Execute --> NextDone | NextPending --> Done
 //	                                      ... transport sends ... --> Release
 //
+// A transport that gives a command up calls [Command.Abort]; if the command is pending, Done still comes, and only then
+// Release. Data that it found wrong ends the command by [Command.Fail] instead of Execute. [Command.Residual] has the
+// response's residual count.
+//
+// # What is shared
+//
+// A [LogicalUnit] is one disk; a [Device] maps LUNs to them; an ITNexus keeps, per LUN, a path with the unit attention
+// conditions of that initiator and the count of its commands. Maps are immutable and replaced whole, so commands read
+// them without a lock; [LogicalUnit.Close] waits for the counts, after which the store and its memory are unused.
+//
 // The opcode table is the one source of what is executed, what REPORT SUPPORTED OPERATION CODES says and how long each
 // CDB is. The per-LUN read path takes no lock.
 package scsi

@@ -3,6 +3,7 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -272,6 +273,9 @@ func TestB91_HungStore(t *testing.T) {
 	case err := <-closed:
 		t.Fatalf("closed with a command in the store: %v", err)
 	case <-time.After(20 * time.Millisecond):
+	}
+	if err := lu.closeWithin(0); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "test") {
+		t.Errorf("close in vain: %v", err)
 	}
 	other.in("00", 0).expect(t, "at a closing unit", IllegalRequest, LogicalUnitNotSupported)
 	c.Abort()

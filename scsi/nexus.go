@@ -114,7 +114,6 @@ func (n *ITNexus) AddUnitAttention(lu *LogicalUnit, code AdditionalSense) {
 	for _, p := range *n.paths.Load() {
 		if p != nil && p.lu == lu {
 			p.attention.add(code)
-			return
 		}
 	}
 }
@@ -163,6 +162,10 @@ func (p *path) release() {
 func (c *Command) begin(op *opcode) Next {
 	if len(c.CDB) < int(op.length) {
 		return c.Fail(IllegalRequest, InvalidFieldInCDB)
+	}
+	if c.Attr >= ACA {
+		// There is no ACA condition that the command could belong to.
+		return c.Fail(IllegalRequest, InvalidMessageError)
 	}
 	// NACA asks for auto contingent allegiance, which INQUIRY says is not supported (NORMACA 0).
 	if c.CDB[op.length-1]&0x04 != 0 {

@@ -113,6 +113,9 @@ func TestRefusedFields(t *testing.T) {
 			i.run(0, cdb[:op.length-1], nil, 0).expect(t, op.name+" too short", IllegalRequest, InvalidFieldInCDB)
 		}
 	}
+	i.cmd.Attr = ACA
+	i.in("00", 0).expect(t, "attribute ACA", IllegalRequest, InvalidMessageError)
+	i.cmd.Attr = Simple
 	for _, cdb := range []string{"12 02 00 00 ff 00", "12 00 83 00 ff 00", "12 01 81 00 ff 00", "12 01 c0 00 ff 00", "1b 00 00 00 10 00", "1b 00 00 00 02 00", "1b 00 00 00 03 00"} {
 		i.in(cdb, 255).expect(t, cdb, IllegalRequest, InvalidFieldInCDB)
 	}

@@ -79,6 +79,8 @@ func transferLengthAt(code uint8) int {
 // believe that its data moved.
 func (c *Command) contrary() Next { return c.Fail(IllegalRequest, InvalidFieldInInformationUnit) }
 
+// startRead is READ. FUA and DPO are accepted; there is nothing to do for them, as no store answers a read with bytes
+// that are older than what was written.
 func startRead(c *Command) Next {
 	if !c.checkRange() || !c.checkTransfer() {
 		return NextDone

@@ -88,6 +88,7 @@ const (
 	InternalTargetFailure          AdditionalSense = 0x4400
 	SelectOrReselectFailure        AdditionalSense = 0x4500
 	ProtocolServiceCRCError        AdditionalSense = 0x4705
+	InvalidMessageError            AdditionalSense = 0x4900
 	DataPhaseError                 AdditionalSense = 0x4B00
 )
 
@@ -124,6 +125,7 @@ var additionalSenseNames = map[AdditionalSense]string{
 	InternalTargetFailure:          "internal target failure",
 	SelectOrReselectFailure:        "select or reselect failure",
 	ProtocolServiceCRCError:        "protocol service CRC error",
+	InvalidMessageError:            "invalid message error",
 	DataPhaseError:                 "data phase error",
 }
 

@@ -168,9 +168,11 @@ const closeWait = 5 * time.Second
 // Close refuses new commands (LOGICAL UNIT NOT SUPPORTED) and waits until those under way were released. When it returns
 // nil the store may be closed. A store that hangs makes it return ErrBusy after five seconds; the store and its memory
 // are then still in use.
-func (lu *LogicalUnit) Close() error {
+func (lu *LogicalUnit) Close() error { return lu.closeWithin(closeWait) }
+
+func (lu *LogicalUnit) closeWithin(wait time.Duration) error {
 	lu.closed.Store(true)
-	for deadline := time.Now().Add(closeWait); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
 		n := lu.running()
 		if n == 0 {
 			return nil
