@@ -98,6 +98,8 @@ func TestB76_B77_Ranges(t *testing.T) {
 		{"35 00 00100001 00 0000 00", IllegalRequest, LBAOutOfRange},
 		{"8f 02 ffffffffffffffff 00000002 00 00", IllegalRequest, LBAOutOfRange},
 		{"8f 02 0000000000000000 00000801 00 00", IllegalRequest, InvalidFieldInCDB},
+		{"8f 06 0000000000000000 00000801 00 00", IllegalRequest, InvalidFieldInCDB}, // one block, but compared with all
+		{"8f 00 0000000000000000 00100000 00 00", NoSense, 0},
 	} {
 		i.in(c.cdb, 1<<20).expect(t, c.cdb, c.key, c.code)
 		if out := strings.NewReplacer("88 0", "8a 0", "28 ", "2a ", "a8 ", "aa ", "08 0", "0a 0", "08 1", "0a 1").Replace(c.cdb); c.key != NoSense && out[:2] != c.cdb[:2] {

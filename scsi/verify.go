@@ -55,6 +55,10 @@ func startVerify(c *Command) Next {
 		if v.total == 0 {
 			return c.good()
 		}
+		// The transfer is one block, but the work is as much as the range: one command must not keep a core for minutes.
+		if !c.checkTransfer() {
+			return NextDone
+		}
 		v.compare, v.repeat = true, true
 		c.needOut = uint64(lu.blockSize)
 	default: // 10b is reserved
