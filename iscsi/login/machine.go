@@ -175,6 +175,8 @@ func (m *Machine) Request(req *pdu.LoginRequest, data []byte) Result {
 		if len(data) != 0 || req.Continue() {
 			return m.Fail(StatusInitiatorError, "text before the continued answer was fetched")
 		}
+		// The last part carries the transition if the request that fetches it asks for it.
+		m.transit = m.transit && (len(m.out) > MaxSegment || req.Transit() && req.NSG() == m.nsg)
 		return m.send()
 	}
 	if len(m.in)+len(data) > maxText {
@@ -306,8 +308,11 @@ func (m *Machine) propose() {
 		m.put(key, value)
 		return true
 	}
-	number := func(key string, v uint32, dst *uint32) {
-		if v < *dst && offer(key, strconv.FormatUint(uint64(v), 10)) {
+	number := func(key string, v, most uint32, dst *uint32) {
+		if v >= *dst {
+			return
+		}
+		if v = min(v, most); offer(key, strconv.FormatUint(uint64(v), 10)) {
 			*dst = v
 			m.proposed[key] = true
 			m.transit = false
@@ -318,10 +323,10 @@ func (m *Machine) propose() {
 		m.proposed["ImmediateData"] = true
 	}
 	if m.params.ImmediateData || !m.params.InitialR2T {
-		number("FirstBurstLength", min(m.limits.FirstBurstLength, m.params.MaxBurstLength), &m.params.FirstBurstLength)
+		number("FirstBurstLength", m.limits.FirstBurstLength, m.params.MaxBurstLength, &m.params.FirstBurstLength)
 	}
 	if m.params.Transport == TransportISER {
-		number("TargetRecvDataSegmentLength", m.limits.TargetRecvDataSegmentLength, &m.params.TargetRecvDataSegmentLength)
+		number("TargetRecvDataSegmentLength", m.limits.TargetRecvDataSegmentLength, maxSegment, &m.params.TargetRecvDataSegmentLength)
 	}
 }
 

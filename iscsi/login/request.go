@@ -3,6 +3,7 @@ package login
 import (
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"iserd/iscsi/pdu"
@@ -19,7 +20,8 @@ func splitKeys(text []byte) ([]KeyValue, error) {
 }
 
 // note keeps what the initiator says to a key that this machine knows. It says whether the key is a repeat: the same
-// again is borne (known-faults B6), something else is not.
+// again is borne (known-faults B6), and so is the value that we answered (libiscsi says everything again, with what it
+// has learnt, when a stage is not left at once). Something else is not.
 func (m *Machine) note(row *keyRow, kv KeyValue) (repeat bool, r *Result) {
 	limit := row.maxValue
 	if limit == 0 {
@@ -30,10 +32,12 @@ func (m *Machine) note(row *keyRow, kv KeyValue) (repeat bool, r *Result) {
 		return false, m.failf(StatusInitiatorError, "%s has %d bytes, more than %d", kv.Key, len(kv.Value), limit)
 	}
 	was, seen := m.offered[kv.Key]
-	if seen && was != kv.Value {
+	if answered := m.answered[kv.Key]; seen && was != kv.Value && (answered == "" || answered != kv.Value) {
 		return false, m.failf(StatusInitiatorError, "%s=%s after %s=%s", kv.Key, clip(kv.Value), kv.Key, clip(was))
 	}
-	m.offered[kv.Key] = kv.Value
+	if !seen {
+		m.offered[kv.Key] = kv.Value
+	}
 	return seen, nil
 }
 
@@ -51,6 +55,9 @@ func (m *Machine) identify(keys []KeyValue) *Result {
 		}
 		if _, r := m.note(keyIndex[kv.Key], kv); r != nil {
 			return r
+		}
+		if !plain(kv.Value) {
+			return m.failf(StatusInitiatorError, "%s=%s", kv.Key, clip(kv.Value))
 		}
 		switch kv.Key {
 		case "InitiatorName":
@@ -76,10 +83,6 @@ func (m *Machine) identify(keys []KeyValue) *Result {
 		return m.failf(StatusMissingParameter, "the first request has no InitiatorName")
 	case n.TargetName == "" && n.SessionType == SessionNormal:
 		return m.failf(StatusMissingParameter, "the first request of a normal session has no TargetName")
-	case !plainName(n.InitiatorName):
-		return m.failf(StatusInitiatorError, "InitiatorName=%s", clip(n.InitiatorName))
-	case !plainName(n.TargetName):
-		return m.failf(StatusInitiatorError, "TargetName=%s", clip(n.TargetName))
 	}
 	m.resolved = true
 	m.decision = m.resolve(*n)
@@ -108,9 +111,9 @@ func (m *Machine) identify(keys []KeyValue) *Result {
 	return nil
 }
 
-// plainName is looser than [pdu.ValidName]: initiators are named by people. What would spoil a log or a list is refused.
-func plainName(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
+// plain is looser than [pdu.ValidName]: initiators are named by people. What would spoil a log or a list is refused.
+func plain(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // answerKeys answers all keys of a complete request but the names that identify has read.
