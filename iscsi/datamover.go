@@ -35,7 +35,8 @@ type Datamover interface {
 	// SendControl queues a control-type PDU: header and data segment are copied before it returns, so both stay the
 	// caller's. DataSegmentLength is set by the datamover. data is at most MaxSendDataSegmentLength bytes. For the
 	// response that ends a task t is that task, nil otherwise; after the response and all data of the task have left and
-	// its memory is no longer needed, the datamover calls [Connection.TaskReleased].
+	// its memory is no longer needed, the datamover calls [Connection.TaskReleased]. ExpDataSN of a SCSI Response is the
+	// datamover's to set, which alone knows how many Data-In PDUs and R2Ts there were.
 	SendControl(bhs *pdu.BHS, data []byte, t *Task)
 	// PutData queues the data-in of t: the pieces in t.Command.Data, t.Command.DataInLength bytes. The memory is the
 	// datamover's until TaskReleased. Over TCP it becomes Data-In PDUs, over iSER RDMA Writes.
@@ -72,6 +73,15 @@ type Datamover interface {
 	DeallocateConnectionResources()
 	// Wake asks for a call of [Connection.Turn]. Any goroutine, any time, also after the end; it does not block.
 	Wake()
+}
+
+// DataCanceler is a [Datamover] that can stop a GetData. Without it an aborted write waits until its data has come; an
+// initiator that aborted the task may never send it.
+type DataCanceler interface {
+	// CancelData asks for the end of t's GetData: no R2T any more, what still comes is thrown away. The datamover calls
+	// [Connection.DataCompletionNotify] for t as ever, with any error, once it touches the buffers no more; not before
+	// CancelData returns.
+	CancelData(t *Task)
 }
 
 // Resources is what a connection's full feature phase needs.
