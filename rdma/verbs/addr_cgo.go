@@ -71,3 +71,26 @@ func zoneName(index uint32) string {
 	}
 	return strconv.FormatUint(uint64(index), 10)
 }
+
+// zoneOf is the interface that has a link-local address; "" when none has.
+func zoneOf(ip netip.Addr) string {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, ifc := range interfaces {
+		addrs, err := ifc.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(net.IP(ip.AsSlice())) {
+				return ifc.Name
+			}
+		}
+	}
+	return ""
+}
+
+// needsZone is true for an address that means nothing without its interface.
+func needsZone(ip netip.Addr) bool { return ip.Is6() && ip.IsLinkLocalUnicast() && ip.Zone() == "" }

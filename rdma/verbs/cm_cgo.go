@@ -185,6 +185,7 @@ func (ch *eventChannel) connectRequest(raw *C.struct_iserd_cm_event, ev rdma.Eve
 		ch.destroyMu.Unlock()
 		return ev, false
 	}
+	c.addZones(l.Addr().Addr().Zone())
 	ev.Conn, ev.Listener = c, l
 	return ev, true
 }

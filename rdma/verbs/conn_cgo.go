@@ -54,6 +54,22 @@ func (c *conn) readAddrs() {
 	c.local, c.remote = src.decode(), dst.decode()
 }
 
+// addZones completes link-local addresses: the kernel leaves the scope out of those of a connect request. hint is the
+// zone of the listener, if it has one.
+func (c *conn) addZones(hint string) {
+	ip := c.local.Addr()
+	if !needsZone(ip) {
+		return
+	}
+	if hint == "" {
+		hint = zoneOf(ip)
+	}
+	c.local = netip.AddrPortFrom(ip.WithZone(hint), c.local.Port())
+	if r := c.remote.Addr(); needsZone(r) {
+		c.remote = netip.AddrPortFrom(r.WithZone(hint), c.remote.Port())
+	}
+}
+
 // resolved hands an event to the goroutine in Resolve. It is called by the one in Next, and does not
 // block. False when nobody is interested.
 func (c *conn) resolved(typ rdma.EventType, status int) bool {

@@ -160,6 +160,9 @@ func TestPostRefuses(t *testing.T) {
 	})
 	// B123: a full send queue is an OpError with ENOMEM, and says how many were taken.
 	t.Run("B123 full send queue", func(t *testing.T) {
+		if iWARP(ini.dev) {
+			t.Skip("the kernel empties the queue of soft-iWARP while it is filled")
+		}
 		n := ini.qp.Caps().MaxSendWR + 10
 		posts := []rdma.QPPost{{QP: tgt.qp, Recvs: nil}, {QP: ini.qp, Sends: sends(ini, n, 0)}}
 		for i := range posts[1].Sends {
@@ -215,6 +218,11 @@ func TestSendWithInvalidate(t *testing.T) {
 func TestAccessError(t *testing.T) {
 	p := newProvider(t)
 	tgt, ini := connect(t, p, func(s *side) { s.post(recvs(s, 2), nil) })
+	if iWARP(tgt.dev) {
+		tgt.close()
+		ini.close()
+		t.Skip("iWARP does not tell the requester of a write")
+	}
 	ini.post(nil, []rdma.SendWR{
 		{ID: 1, Op: rdma.OpRDMAWrite, SGE: ini.sge(0, 16), RemoteAddr: tgt.mr.Addr() + sideMem, RKey: tgt.mr.RKey(), Flags: rdma.SendSignaled},
 		{ID: 2, SGE: ini.sge(0, 16)}})

@@ -61,6 +61,9 @@ func labAddr(tb testing.TB) netip.Addr {
 // onRealDevice is false over the drop-in libraries, which flush a queue pair when its peer disconnects, as iWARP does.
 func onRealDevice() bool { return os.Getenv("LAB_VERBS") == "" }
 
+// iWARP has no time wait of the connection manager, no RNR, and other error statuses.
+func iWARP(d rdma.Device) bool { return d.Info().Transport == rdma.TransportIWARP }
+
 func must(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {

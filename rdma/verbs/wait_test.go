@@ -147,6 +147,11 @@ func TestEventsWakeAndAreAcknowledged(t *testing.T) {
 func TestArmPollWaitUnderLoad(t *testing.T) {
 	p := newProvider(t)
 	tgt, ini := connect(t, p, func(s *side) { s.post(recvs(s, 64), nil) })
+	if iWARP(tgt.dev) {
+		tgt.close()
+		ini.close()
+		t.Skip("iWARP has no RNR: the sender outruns the receives")
+	}
 	const total = 3000
 	var wg sync.WaitGroup
 	wg.Go(func() {
