@@ -1,0 +1,17 @@
+package main
+
+import (
+	"go.uber.org/zap"
+
+	"iserd/rdma"
+	"iserd/rdma/verbs"
+)
+
+// newVerbs opens the provider; in a build without it the error says what the build lacks.
+func newVerbs(log *zap.Logger) (rdma.Provider, error) {
+	return verbs.New(verbs.Options{Trace: verbs.Trace{
+		DeviceAdded:   func(name string) { log.Debug("RDMA device found", zap.String("device", name)) },
+		DeviceRemoved: func(name string) { log.Debug("RDMA device gone", zap.String("device", name)) },
+		Warning:       func(err error) { log.Warn("RDMA", zap.Error(err)) },
+	}})
+}
