@@ -164,7 +164,11 @@ func (c *Connection) receive(ctl *Control) {
 func (c *Connection) unordered(ctl *Control, op pdu.Opcode) {
 	switch op {
 	case pdu.OpDataOut:
-		// The datamover's; one that ends up here belongs to a task that is no more.
+		// The datamover's. It hands up one that was damaged, for the Reject that RFC 7143 wants; any other that ends up
+		// here belongs to a task that is no more.
+		if ctl.DataDigestError {
+			c.reject(ctl.BHS, pdu.RejectDataDigestError)
+		}
 	case pdu.OpSNACK:
 		// RFC 7143: SNACK is for error recovery levels above 0.
 		c.reject(ctl.BHS, pdu.RejectSNACK)
