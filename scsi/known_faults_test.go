@@ -165,7 +165,7 @@ func TestB53_Residuals(t *testing.T) {
 		{"write, too little offered", "2a 00 00000000 00 0002 00", make([]byte, 512), 512, StatusGood, 0, ResidualOverflow, 512},
 		{"write, part of a block", "2a 00 00000000 00 0001 00", make([]byte, 200), 200, StatusGood, 0, ResidualOverflow, 312},
 		{"failed write", "2a 00 ffffffff 00 0001 00", make([]byte, 512), 512, StatusCheckCondition, 0, ResidualUnderflow, 512},
-		{"read with W", "28 00 00000000 00 0001 00", make([]byte, 512), 512, StatusCheckCondition, 0, ResidualUnderflow, 512},
+		{"read with W", "28 00 00000000 00 0001 00", make([]byte, 512), 512, StatusGood, 0, ResidualUnderflow, 512},
 		{"write with R", "2a 00 00000000 00 0001 00", nil, 512, StatusCheckCondition, 0, ResidualUnderflow, 512},
 		{"verify without compare", "2f 00 00000000 00 0001 00", make([]byte, 512), 512, StatusGood, 0, ResidualUnderflow, 512},
 	} {

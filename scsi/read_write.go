@@ -75,10 +75,6 @@ func transferLengthAt(code uint8) int {
 	return 7
 }
 
-// contrary ends a command whose R and W bits say the opposite of its CDB. It must not end well: the initiator would
-// believe that its data moved.
-func (c *Command) contrary() Next { return c.Fail(IllegalRequest, InvalidFieldInInformationUnit) }
-
 // startRead is READ. FUA and DPO are accepted; there is nothing to do for them, as no store answers a read with bytes
 // that are older than what was written.
 func startRead(c *Command) Next {
@@ -89,10 +85,7 @@ func startRead(c *Command) Next {
 	c.needIn = c.blocks << lu.shift
 	n := c.needIn
 	if !c.HasIn {
-		if c.HasOut && n > 0 && c.ExpectedOut > 0 {
-			return c.contrary()
-		}
-		n = 0
+		n = 0 // no room: with the W bit alone, the residual says that nothing that was offered was taken
 	}
 	n = min(n, uint64(c.ExpectedIn))
 	c.DataInLength = uint32(n)
@@ -137,7 +130,9 @@ func (c *Command) askDataOut() Next {
 	n := c.needOut
 	if !c.HasOut {
 		if c.HasIn && n > 0 && c.ExpectedIn > 0 {
-			return c.contrary()
+			// The R and W bits say the opposite of the CDB. It must not end well: the initiator would believe that its
+			// data were written.
+			return c.Fail(IllegalRequest, InvalidFieldInInformationUnit)
 		}
 		n = 0
 	}
