@@ -30,9 +30,10 @@ type eventChannel struct {
 	conn syscall.RawConn
 	done chan struct{} // closed by Close
 
-	// destroyMu keeps fetching an event apart from destroying an identifier or its queue pair: librdmacm moves the queue
-	// pair to RTS while it fetches, and destroying waits until every event that was fetched is acknowledged.
-	destroyMu sync.Mutex
+	// fetchMu keeps fetching an event apart from making and destroying a queue pair, because librdmacm moves the queue pair
+	// to RTS or to the error state while it fetches. Destroying an identifier needs it not: that waits by itself until
+	// every event that was fetched is acknowledged, which is in the same call as the fetch.
+	fetchMu sync.Mutex
 	// nextMu is held by Next, so that Close can wait until Next has let go of what it fetched.
 	nextMu sync.Mutex
 
@@ -74,9 +75,9 @@ func (ch *eventChannel) Next() (rdma.Event, error) {
 		token := ch.p.tokens.Add(1) // for the identifier that a connect request brings
 		var rc C.int
 		err := ch.conn.Read(func(uintptr) bool {
-			ch.destroyMu.Lock()
+			ch.fetchMu.Lock()
 			rc = C.iserd_cm_event(ch.c, C.uint64_t(token), &raw)
-			ch.destroyMu.Unlock()
+			ch.fetchMu.Unlock()
 			return rc != -C.EAGAIN
 		})
 		switch {
@@ -180,9 +181,7 @@ func (ch *eventChannel) connectRequest(raw *C.struct_iserd_cm_event, ev rdma.Eve
 	if !ok {
 		ch.p.cm.dropped.Add(1)
 		// Destroying an identifier that was not accepted rejects it.
-		ch.destroyMu.Lock()
 		C.iserd_cm_destroy(raw.id)
-		ch.destroyMu.Unlock()
 		return ev, false
 	}
 	c.addZones(l.Addr().Addr().Zone())
@@ -212,9 +211,7 @@ func (ch *eventChannel) destroy(id *C.struct_rdma_cm_id, token uint64) error {
 	delete(ch.conns, token)
 	delete(ch.listeners, token)
 	ch.mu.Unlock()
-	ch.destroyMu.Lock()
 	rc := C.iserd_cm_destroy(id)
-	ch.destroyMu.Unlock()
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.ids--

@@ -403,6 +403,15 @@ func TestProvider(t *testing.T) {
 	if _, ok := <-a[0].Events(); ok {
 		t.Error("events of a closed provider")
 	}
+	if _, err := a[0].AllocPD(); !errors.Is(err, rdma.ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := a[0].NewCompletionChannel(); !errors.Is(err, rdma.ErrClosed) {
+		t.Error(err)
+	}
+	if i := a[0].Info(); i.Name == "" {
+		t.Error("a closed device has no name")
+	}
 	if _, err := p.Devices(); !errors.Is(err, rdma.ErrClosed) {
 		t.Error(err)
 	}
@@ -462,6 +471,28 @@ func TestB106_RegisterUnderLimit(t *testing.T) {
 	}
 	var op *rdma.OpError
 	if err != nil && (!errors.As(err, &op) || op.Errno != syscall.ENOMEM || !strings.Contains(op.Hint, "LimitMEMLOCK=infinity")) {
+		t.Fatal(err)
+	}
+}
+
+// When nobody reads events, Resolve ends with its context, or with the channel.
+func TestResolveWithoutReader(t *testing.T) {
+	p := newProvider(t)
+	ch, err := p.NewEventChannel()
+	must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := ch.Resolve(ctx, netip.AddrPort{}, addrPort(t, 9)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := ch.Resolve(context.Background(), netip.AddrPort{}, addrPort(t, 9))
+		got <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	must(t, ch.Close())
+	if err := <-got; !errors.Is(err, rdma.ErrClosed) {
 		t.Fatal(err)
 	}
 }

@@ -32,7 +32,7 @@ type conn struct {
 	token         uint64
 	id            *C.struct_rdma_cm_id // nil when closed
 	dev           *device              // written under ch.mu
-	qp            *queuePair           // guarded by ch.destroyMu
+	qp            *queuePair           // guarded by ch.fetchMu
 	local, remote netip.AddrPort
 	steps         chan resolveResult // active side, until resolved
 }
@@ -251,9 +251,9 @@ func (c *conn) Close() error {
 	if c.id == nil {
 		return nil
 	}
-	c.ch.destroyMu.Lock()
+	c.ch.fetchMu.Lock()
 	open := c.qp != nil
-	c.ch.destroyMu.Unlock()
+	c.ch.fetchMu.Unlock()
 	if open {
 		return busy("rdma_destroy_id", "its queue pair is still open")
 	}

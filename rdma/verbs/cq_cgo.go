@@ -59,11 +59,12 @@ type completionChannel struct {
 }
 
 func (d *device) NewCompletionChannel() (rdma.CompletionChannel, error) {
-	if d.removed.Load() {
-		return nil, d.gone()
+	if err := d.hold(); err != nil {
+		return nil, err
 	}
 	ch := &completionChannel{d: d}
 	if err := opError("ibv_create_comp_channel", C.iserd_create_channel(d.ctx, &ch.c)); err != nil {
+		d.drop()
 		return nil, err
 	}
 	f, err := pollableDup(int(ch.c.fd), "verbs:completions:"+d.name)
@@ -72,6 +73,7 @@ func (d *device) NewCompletionChannel() (rdma.CompletionChannel, error) {
 	}
 	if err != nil {
 		C.ibv_destroy_comp_channel(ch.c)
+		d.drop()
 		return nil, err
 	}
 	ch.file = f
@@ -82,7 +84,6 @@ func (d *device) NewCompletionChannel() (rdma.CompletionChannel, error) {
 		return ch.rc != -C.EAGAIN
 	}
 	ch.look = func(fd uintptr) { ch.read(fd) }
-	d.children.Add(1)
 	d.statMu.Lock()
 	d.chans[ch] = struct{}{}
 	d.statMu.Unlock()
@@ -188,7 +189,7 @@ func (ch *completionChannel) Close() error {
 	ch.addStats(&d.retired)
 	delete(d.chans, ch)
 	d.statMu.Unlock()
-	d.children.Add(-1)
+	d.drop()
 	return opError("ibv_destroy_comp_channel", rc)
 }
 

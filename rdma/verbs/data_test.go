@@ -353,3 +353,48 @@ func benchEcho(b *testing.B, depth int) {
 	tgt.close()
 	ini.close()
 }
+
+// BenchmarkEmptyPoll is the price of one crossing.
+func BenchmarkEmptyPoll(b *testing.B) {
+	p := newProvider(b)
+	ch, err := device(b, p).NewCompletionChannel()
+	must(b, err)
+	cq, err := ch.CreateCQ(64, 0)
+	must(b, err)
+	wcs := make([]rdma.WC, 32)
+	b.ReportAllocs()
+	for b.Loop() {
+		if n, err := cq.Poll(wcs); n != 0 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
+	must(b, cq.Close())
+	must(b, ch.Close())
+}
+
+// BenchmarkPost posts RDMA WRITEs of nothing: what marshalling and the crossing cost, beside what the device does.
+func BenchmarkPost(b *testing.B) {
+	for _, n := range []int{1, 32} {
+		b.Run("requests="+itoa(n), func(b *testing.B) {
+			p := newProvider(b)
+			tgt, ini := connect(b, p, nil)
+			list := make([]rdma.SendWR, n)
+			for i := range list {
+				list[i] = rdma.SendWR{Op: rdma.OpRDMAWrite, RemoteAddr: tgt.mr.Addr(), RKey: tgt.mr.RKey()}
+			}
+			list[n-1].Flags = rdma.SendSignaled
+			posts := []rdma.QPPost{{QP: ini.qp, Sends: list}}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				ini.dev.Post(posts)
+				for got := 0; got == 0; {
+					got, _ = ini.cq.Poll(ini.wcs)
+				}
+			}
+			b.StopTimer()
+			tgt.close()
+			ini.close()
+		})
+	}
+}

@@ -29,7 +29,7 @@ type device struct {
 	events   chan rdma.AsyncEvent
 	async    *asyncReader
 	removed  atomic.Bool
-	children atomic.Int32 // PDs and completion channels
+	children atomic.Int32 // PDs and completion channels; negative once the device is released
 
 	infoMu   sync.Mutex
 	lastInfo rdma.DeviceInfo
@@ -102,14 +102,36 @@ func (d *device) markRemoved()                   { d.removed.Store(true) }
 func (d *device) gone() error                    { return fmt.Errorf("%w: device %s was removed", rdma.ErrClosed, d.name) }
 func (d *device) String() string                 { return d.name }
 
+// hold keeps the device open for a child, until drop; an error when it is gone or released.
+func (d *device) hold() error {
+	if d.children.Add(1) <= 0 {
+		d.children.Add(-1)
+		return rdma.ErrClosed
+	}
+	if d.removed.Load() {
+		d.drop()
+		return d.gone()
+	}
+	return nil
+}
+
+func (d *device) drop() { d.children.Add(-1) }
+
+// release is false while there are children; after true there can be none.
+func (d *device) release() bool { return d.children.CompareAndSwap(0, math.MinInt32/2) }
+
 // Info asks the device and sysfs anew, since states and addresses change; for a device that is gone it is what was
 // known last.
 func (d *device) Info() rdma.DeviceInfo {
 	d.infoMu.Lock()
 	defer d.infoMu.Unlock()
-	if d.removed.Load() && d.lastInfo.Name != "" {
+	if d.hold() != nil { // its context may be gone
+		if d.lastInfo.Name == "" {
+			return describe(d.static)
+		}
 		return d.lastInfo
 	}
+	defer d.drop()
 	facts := d.static
 	for i := 1; i <= d.static.ports; i++ {
 		facts.port = append(facts.port, d.portFacts(i))
@@ -175,22 +197,14 @@ func (d *device) addStats(s *Stats) {
 		b.addStats(s)
 	}
 	d.batchMu.Unlock()
-	if d.async != nil {
-		s.AsyncEvents += d.async.events.Load()
-		s.AsyncLost += d.async.lost.Load()
-	}
+	s.AsyncEvents += d.async.events.Load()
+	s.AsyncLost += d.async.lost.Load()
 }
 
 // add is the inverse of [Stats.Sub].
 func add(s, o *Stats) {
 	var zero Stats
 	*s = s.Sub(zero.Sub(*o))
-}
-
-func (d *device) stop() {
-	if d.async != nil {
-		d.async.stop()
-	}
 }
 
 // asyncReader is the goroutine that takes the asynchronous events of a device.
@@ -291,11 +305,8 @@ func (r *asyncReader) send(e rdma.AsyncEvent) {
 }
 
 func (r *asyncReader) stop() {
-	if r.file != nil {
-		_ = r.file.Close()
-		<-r.done
-		r.file = nil
-	}
+	_ = r.file.Close()
+	<-r.done
 }
 
 var asyncTypes = map[uint32]rdma.AsyncEventType{

@@ -19,9 +19,9 @@
 //
 // # Who may call what
 //
-// As package rdma says. Inside: the provider's lock guards the table of devices; an event channel's lock keeps fetching
-// an event apart from destroying an identifier or its queue pair, because librdmacm touches both while it fetches.
-// Lock order: event channel, then provider.
+// As package rdma says. Inside: the provider's lock guards the table of devices; an event channel's fetchMu keeps fetching
+// an event apart from destroying a queue pair, because librdmacm changes the queue pair while it fetches. Lock order:
+// listener, event channel, then provider.
 //
 // # Owners
 //

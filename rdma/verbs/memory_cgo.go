@@ -25,14 +25,14 @@ type protectionDomain struct {
 }
 
 func (d *device) AllocPD() (rdma.PD, error) {
-	if d.removed.Load() {
-		return nil, d.gone()
+	if err := d.hold(); err != nil {
+		return nil, err
 	}
 	pd := &protectionDomain{d: d}
 	if err := opError("ibv_alloc_pd", C.iserd_alloc_pd(d.ctx, &pd.c)); err != nil {
+		d.drop()
 		return nil, err
 	}
-	d.children.Add(1)
 	return pd, nil
 }
 
@@ -90,7 +90,7 @@ func (pd *protectionDomain) Close() error {
 	}
 	// Any other error means that the kernel has dropped it already, with its device.
 	pd.c = nil
-	pd.d.children.Add(-1)
+	pd.d.drop()
 	if pd.d.removed.Load() {
 		return nil
 	}

@@ -13,8 +13,8 @@ type Options struct {
 	Trace      Trace
 }
 
-// Trace are reports of control events; nil functions are silent. They are called with no lock held, by whatever
-// goroutine noticed, and must not block.
+// Trace are reports of control events; nil functions are silent. They are called by whatever goroutine
+// noticed, and must neither block nor call the provider.
 type Trace struct {
 	DeviceAdded   func(name string)
 	DeviceRemoved func(name string)

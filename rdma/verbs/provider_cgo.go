@@ -30,8 +30,9 @@ type provider struct {
 
 	mu      sync.Mutex
 	closed  bool
-	devices []*device // in the order of discovery; the removed ones too, until they are released
-	retired Stats     // of queues and devices that were closed
+	devices []*device              // in the order of discovery; the removed ones too, until they are released
+	retired Stats                  // of devices that were released
+	orphans []chan rdma.AsyncEvent // of devices that were released; closed with the provider
 }
 
 type cmStats struct{ events, dropped atomic.Uint64 }
@@ -129,7 +130,7 @@ func (p *provider) findLocked(ctx *C.struct_ibv_context) *device {
 // releaseLocked lets go of devices that are gone and that nothing uses any more.
 func (p *provider) releaseLocked() (names []string) {
 	p.devices = slices.DeleteFunc(p.devices, func(d *device) bool {
-		if !d.removed.Load() || d.children.Load() != 0 {
+		if !d.removed.Load() || !d.release() {
 			return false
 		}
 		names = append(names, d.name)
@@ -139,10 +140,12 @@ func (p *provider) releaseLocked() (names []string) {
 	return names
 }
 
+// retireLocked needs a device on which release was true.
 func (p *provider) retireLocked(d *device) {
-	d.stop()
+	d.async.stop()
 	d.addStats(&p.retired)
 	d.freeBatches()
+	p.orphans = append(p.orphans, d.events)
 	C.iserd_put_device(d.ctx)
 }
 
@@ -190,17 +193,20 @@ func (p *provider) Close() error {
 	if n := p.channels.Load(); n != 0 {
 		return busy("close the verbs provider", "%d event channel(s), or identifiers on them, are still open", n)
 	}
-	for _, d := range p.devices {
-		if n := d.children.Load(); n != 0 {
-			return busy("close the verbs provider", "%d protection domain(s) and completion channel(s) of %s are still open", n, d.name)
+	for len(p.devices) > 0 {
+		d := p.devices[0]
+		if !d.release() {
+			return busy("close the verbs provider", "%d protection domain(s) and completion channel(s) of %s are still open",
+				d.children.Load(), d.name)
 		}
+		p.retireLocked(d)
+		p.devices = p.devices[1:]
 	}
 	p.closed = true
-	for _, d := range p.devices {
-		p.retireLocked(d)
-		close(d.events)
+	for _, ch := range p.orphans {
+		close(ch)
 	}
-	p.devices = nil
+	p.orphans = nil
 	return nil
 }
 

@@ -55,8 +55,8 @@ func (c *conn) newQP(pdi rdma.PD, cfg rdma.QPConfig) (*queuePair, error) {
 	if err := d.checkConfig(&cfg); err != nil {
 		return nil, err
 	}
-	c.ch.destroyMu.Lock()
-	defer c.ch.destroyMu.Unlock()
+	c.ch.fetchMu.Lock()
+	defer c.ch.fetchMu.Unlock()
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	switch {
@@ -164,8 +164,8 @@ func (qp *queuePair) Close() error {
 		return nil
 	}
 	c := qp.conn
-	c.ch.destroyMu.Lock()
-	defer c.ch.destroyMu.Unlock()
+	c.ch.fetchMu.Lock()
+	defer c.ch.fetchMu.Unlock()
 	rc := C.iserd_destroy_qp(c.id)
 	if rc == -C.EBUSY {
 		return opError("ibv_destroy_qp", rc)
