@@ -10,7 +10,11 @@ import (
 
 // TestMatrix writes and reads over every combination of what negotiation decides about data.
 func TestMatrix(t *testing.T) {
-	r := newRig(t, options{limits: func(l *login.Limits) { l.MaxRecvDataSegmentLength = 8192; l.FirstBurstLength = 32768; l.MaxBurstLength = 65536 }})
+	r := newRig(t, options{limits: func(l *login.Limits) {
+		l.MaxRecvDataSegmentLength = 8192
+		l.FirstBurstLength = 32768
+		l.MaxBurstLength = 65536
+	}})
 	sizes := []int{512, 4096, 8192, 8704, 32768, 33280, 131072, 200 * 512}
 	for _, digests := range []string{"None", "CRC32C"} {
 		for _, initialR2T := range []string{"Yes", "No"} {
