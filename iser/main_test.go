@@ -1,0 +1,9 @@
+package iser
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func runTests(m *testing.M) { goleak.VerifyTestMain(m) }

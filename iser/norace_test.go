@@ -1,0 +1,5 @@
+//go:build !race
+
+package iser
+
+const raceEnabled = false
