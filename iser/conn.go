@@ -88,6 +88,7 @@ type conn struct {
 	ending       bool // on the shard's ending list
 	established  bool
 	disconnected bool // the connection manager said so
+	peerCloses   bool // what was sent last makes the initiator close the connection
 	tuned        bool // the RNR timer was set
 	invalidate   bool // remote invalidation is in use
 	fullFeature  bool

@@ -42,7 +42,7 @@ func (c *conn) fail(err error) {
 func (c *conn) stepEnd(now time.Time) bool {
 	switch c.phase {
 	case phaseGraceful:
-		if !c.tx.idle() && now.Before(c.deadline) && !c.disconnected {
+		if (!c.tx.idle() || c.peerCloses) && now.Before(c.deadline) && !c.disconnected {
 			return false
 		}
 		c.phase = phaseAbort

@@ -30,11 +30,14 @@ func newFabric(t testing.TB) *fabric {
 // memFabric makes an in-memory fabric whose target has a device with the given limits. In the end nothing may be left
 // open on it.
 func memFabric(t testing.TB, cfg rdmatest.Config, attr func(*rdma.DeviceAttr)) *fabric {
+	if attr == nil {
+		attr = deepReads
+	}
 	f := rdmatest.New(cfg)
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	x := &fabric{
 		target: f.NewProvider(rdmatest.DeviceConfig{Addrs: []netip.Addr{a}, Attr: attr}),
-		peer:   f.NewProvider(rdmatest.DeviceConfig{Addrs: []netip.Addr{b}}),
+		peer:   f.NewProvider(rdmatest.DeviceConfig{Addrs: []netip.Addr{b}, Attr: deepReads}),
 		addr:   a, mem: f,
 	}
 	t.Cleanup(func() {
@@ -123,3 +126,6 @@ func atRest(t testing.TB, s *Server, before ShardStats) {
 func misuse(t testing.TB, except ...rdmatest.Misuse) func(rdmatest.Misuse, string) {
 	return rdmatest.FailOnMisuse(t, append(except, rdmatest.MisuseAfterError)...)
 }
+
+// deepReads gives a device the READ depth of soft-RoCE.
+func deepReads(a *rdma.DeviceAttr) { a.MaxQPRDAtom, a.MaxQPInitRDAtom = 128, 128 }

@@ -175,7 +175,11 @@ func benchCommands(b *testing.B, write bool, size, depth int, inPlace bool) {
 		b.Cleanup(func() { un(); _ = a.Close() })
 		n.inPlace = a.Bytes()
 	}
-	i := mustDial(b, f.peer, addr, dialOptions{responder: 32})
+	o := dialOptions{responder: 16}
+	if f.mem != nil {
+		o.responder = 64 // soft-RoCE does 128
+	}
+	i := mustDial(b, f.peer, addr, o)
 	defer i.close()
 	if err := i.logIn(); err != nil {
 		b.Fatal(err)

@@ -22,9 +22,12 @@ func (s *shard) reap() int {
 		go s.dev.srv.deviceLost(s.dev, err)
 	}
 	if n == 0 {
+		s.full = false
 		s.counters.idlePolls.inc()
 		return 0
 	}
+	s.full = n == len(s.wcs)
+	arrived := 0
 	s.counters.completions.add(n)
 	s.counters.batch(n)
 	for i := range s.wcs[:n] {
@@ -37,7 +40,13 @@ func (s *shard) reap() int {
 			s.counters.stale.inc()
 			continue
 		}
+		if idKindOf(wc.ID) == idRecv {
+			arrived++
+		}
 		c.complete(wc)
+	}
+	if arrived > 0 { // not what only says that our own sends have left
+		s.lastBatch = arrived
 	}
 	return n
 }
@@ -65,13 +74,12 @@ func (s *shard) loop() {
 		if done {
 			return
 		}
-		if work > 0 {
+		if s.full || work > 0 && window == 0 {
 			continue
 		}
 		if window > 0 {
-			if s.spin(window) {
+			for s.spin(window) {
 				window = min(2*window, spin)
-				continue
 			}
 			// Spinning did not pay. It is tried again, but for less.
 			window = max(window/2, shortest)
@@ -83,23 +91,38 @@ func (s *shard) loop() {
 	}
 }
 
-// spin polls for the given time and reports whether work came.
+// spin polls for the given time and reports whether work came. After a large batch it expects the next one when the
+// last ones came, and polls little until then: a busy peer is served as well by few polls, while one that has a single
+// command out is served at once.
 func (s *shard) spin(window time.Duration) bool {
 	start := time.Now()
+	pause, again := time.Duration(0), time.Duration(0)
+	if s.lastBatch >= largeBatch && !s.full {
+		// A little early: a gap that grew shorter is not seen else.
+		pause, again = s.gap*7/8, s.gap/4
+	}
+	next := start.Add(min(pause, window))
 	for {
 		// The peer, and the fabric in software, may need this very processor.
 		runtime.Gosched()
+		now := time.Now()
+		over := now.Sub(start) > window
+		if now.Before(next) && !over && s.woken.Load() == nil {
+			continue
+		}
 		s.mu.Lock()
 		work := s.turn()
 		s.mu.Unlock()
-		if work > 0 {
-			return true
+		if work > 0 || over {
+			s.gap = (s.gap + now.Sub(start)) / 2
+			return work > 0
 		}
-		if time.Since(start) > window {
-			return false
-		}
+		next = now.Add(again)
 	}
 }
+
+// largeBatch is how many completions make a batch that is worth waiting for.
+const largeBatch = 8
 
 // justSpun tells whether the last sleep was so short that a full spin would have saved it.
 func (s *shard) justSpun() bool { return s.lastSleep <= s.cfg.SpinTime }

@@ -134,6 +134,9 @@ func (c *conn) sendControl(bhs *pdu.BHS, data []byte, t *iscsi.Task) {
 		c.fail(errTooLong)
 		return
 	}
+	// Initiators close the connection after these. Going first would race with them: libiscsi 1.19 then takes our
+	// disconnect for one of its next connection.
+	c.peerCloses = bhs.Opcode() == pdu.OpLogoutResponse || bhs.Opcode() == pdu.OpLoginResponse && bhs.LoginResponse().StatusClass() != 0
 	// Padded, as on any transport; initiators take both, and 128 is a multiple of four.
 	padded := (len(data) + 3) &^ 3
 	index, slot := c.takeSendSlot(padded)

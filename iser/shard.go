@@ -56,6 +56,9 @@ type shard struct {
 
 	huge      bool          // the pool is in huge pages
 	lastSleep time.Duration // the loop's own
+	full      bool          // the last poll brought as much as it could; the loop's own
+	lastBatch int           // messages that the last poll with any brought; the loop's own
+	gap       time.Duration // from going idle to the next batch, about; the loop's own
 }
 
 // connSlot is a place in the table that completions find their connection by. gen changes with each tenant.
