@@ -1,7 +1,6 @@
 package rdmatest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -333,14 +332,4 @@ func (f *Fabric) newConn(ch *eventChannel, d *Device) *Conn {
 	f.conns[c] = struct{}{}
 	f.open[c] = struct{}{}
 	return c
-}
-
-// connsByNumber are the open connections, oldest first.
-func (f *Fabric) connsByNumber() []*Conn {
-	out := make([]*Conn, 0, len(f.conns))
-	for c := range f.conns {
-		out = append(out, c)
-	}
-	slices.SortFunc(out, func(a, b *Conn) int { return cmp.Compare(a.number, b.number) })
-	return out
 }

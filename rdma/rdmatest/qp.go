@@ -78,7 +78,6 @@ type qp struct {
 	rnrFor     uint64 // the request that they are for, plus one
 	waiting    bool   // a timer will try again, or fail the request
 	waitEpoch  uint64
-	connected  bool // was ready once
 	gotMessage bool
 	running    bool
 }
