@@ -496,3 +496,65 @@ func TestResolveWithoutReader(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// B115: a hundred initiators at once are all served, then all hang up at once.
+func TestB115_ConnectStorm(t *testing.T) {
+	p := newProvider(t)
+	tn, in := newNode(t, p), newNode(t, p)
+	l, err := tn.ch.Listen(addrPort(t, 0), 256)
+	must(t, err)
+	defer l.Close()
+	const n = 100
+	inits := make([]*side, n)
+	made := make(chan error, n)
+	for i := range inits {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			c, err := in.ch.Resolve(ctx, netip.AddrPort{}, l.Addr())
+			if err == nil {
+				inits[i] = newSide(t, in, c, stdQP)
+				err = c.Connect(stdParam)
+			}
+			made <- err
+		}()
+	}
+	targets := map[rdma.Conn]*side{}
+	up := 0
+	for range 2 * n {
+		switch ev := tn.expectAny(rdma.EventConnectRequest, rdma.EventEstablished); ev.Type {
+		case rdma.EventConnectRequest:
+			s := newSide(t, tn, ev.Conn, stdQP)
+			s.post(recvs(s, 4), nil)
+			targets[ev.Conn] = s
+			must(t, ev.Conn.Accept(stdParam))
+		case rdma.EventEstablished:
+			if targets[ev.Conn] == nil {
+				t.Fatal("established before its request")
+			}
+			up++
+		}
+	}
+	for range n {
+		must(t, <-made)
+		in.expect(rdma.EventEstablished)
+	}
+	if up != n || len(targets) != n {
+		t.Fatalf("%d requests, %d established", len(targets), up)
+	}
+	for _, s := range inits {
+		must(t, s.conn.Disconnect())
+	}
+	for _, s := range inits {
+		s.close()
+	}
+	for _, s := range targets {
+		must(t, s.conn.Disconnect())
+		for _, wc := range s.reap(4) {
+			if wc.Status != rdma.StatusFlushed {
+				t.Fatalf("%+v", wc)
+			}
+		}
+		s.close()
+	}
+}

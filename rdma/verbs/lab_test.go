@@ -96,7 +96,7 @@ func newNode(tb testing.TB, p rdma.Provider) *node {
 	tb.Helper()
 	ch, err := p.NewEventChannel()
 	must(tb, err)
-	n := &node{tb: tb, ch: ch, events: make(chan rdma.Event, 64), ended: make(chan error, 1)}
+	n := &node{tb: tb, ch: ch, events: make(chan rdma.Event, 1024), ended: make(chan error, 1)}
 	go func() {
 		for {
 			ev, err := ch.Next()
@@ -104,7 +104,11 @@ func newNode(tb testing.TB, p rdma.Provider) *node {
 				n.ended <- err
 				return
 			}
-			n.events <- ev
+			select {
+			case n.events <- ev:
+			case <-time.After(20 * time.Second):
+				tb.Error("nobody reads the events of this node")
+			}
 		}
 	}()
 	tb.Cleanup(func() {
