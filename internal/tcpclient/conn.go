@@ -35,10 +35,8 @@ type Conn struct {
 	// SegmentPause is slept between these writes.
 	SegmentPause time.Duration
 	Timeout      time.Duration
-	// Statuses are the StatSNs that were used so far, when StatSN is checked.
-	statKnown bool
-	in        []byte
-	scratch   []byte
+	statKnown    bool // ExpStatSN is, so it is checked
+	scratch      []byte
 	// Unsolicited collects PDUs that answer nothing: NOP-In pings, asynchronous messages, rejects.
 	Unsolicited []*PDU
 }

@@ -71,7 +71,8 @@ func (c *conn) collapse(r *pdu.SCSIResponse, t *iscsi.Task) bool {
 }
 
 // PutData implements [iscsi.Datamover]: Data-In PDUs of up to the initiator's MaxRecvDataSegmentLength, in sequences of
-// up to MaxBurstLength, each of which ends with the F bit. The data is not copied.
+// up to MaxBurstLength, each of which ends with the F bit. The data is not copied, with one exception: a store's memory
+// that others may write to until the data has left, when there is a digest of it to keep.
 func (c *conn) PutData(t *iscsi.Task) {
 	left := t.Command.DataInLength
 	if c.phase >= phaseEnded || left == 0 {
@@ -86,6 +87,7 @@ func (c *conn) PutData(t *iscsi.Task) {
 	d.SetTargetTransferTag(pdu.ReservedTag)
 	d.SetExpCmdSN(expCmdSN)
 	d.SetMaxCmdSN(maxCmdSN)
+	moving := c.tx.dataDigest && len(x.buffers) == 0
 	pieces := cursor{pieces: t.Command.Data}
 	burst := c.tx.maxBurst
 	for offset := uint32(0); left > 0; {
@@ -105,11 +107,15 @@ func (c *conn) PutData(t *iscsi.Task) {
 		crc := uint32(0)
 		for rest := int(n); rest > 0; {
 			b := pieces.take(rest)
+			rest -= len(b)
+			if moving {
+				crc = c.out.copyIn(c, b, crc)
+				continue
+			}
 			if c.tx.dataDigest {
 				crc = pdu.UpdateDigest(crc, b)
 			}
 			c.out.refer(b)
-			rest -= len(b)
 		}
 		c.out.trailer(c, int(n), crc)
 		if left == 0 {

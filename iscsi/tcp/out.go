@@ -85,17 +85,22 @@ func (q *outQueue) refer(b []byte) {
 	q.queued += uint64(len(b))
 }
 
-// copyIn queues a copy of b.
-func (q *outQueue) copyIn(c *conn, b []byte) {
+// copyIn queues a copy of b, and goes on with the digest crc over the copy.
+func (q *outQueue) copyIn(c *conn, b []byte, crc uint32) uint32 {
 	for len(b) > 0 {
 		room := blockSize - q.fill
 		if q.block == nil || room == 0 {
 			room = blockSize
 		}
 		n := min(len(b), room)
-		copy(q.reserve(c, n), b)
+		to := q.reserve(c, n)
+		copy(to, b)
 		b = b[n:]
+		if c.tx.dataDigest {
+			crc = pdu.UpdateDigest(crc, to)
+		}
 	}
+	return crc
 }
 
 // release calls back for t when everything queued so far has left.
@@ -180,12 +185,7 @@ func (q *outQueue) drop(c *conn) {
 func (q *outQueue) control(c *conn, bhs *pdu.BHS, data []byte) *pdu.BHS {
 	h := q.header(c, bhs, len(data))
 	if len(data) > 0 {
-		q.copyIn(c, data)
-		crc := uint32(0)
-		if c.tx.dataDigest {
-			crc = pdu.UpdateDigest(0, data)
-		}
-		q.trailer(c, len(data), crc)
+		q.trailer(c, len(data), q.copyIn(c, data, 0))
 	}
 	return h
 }
