@@ -394,6 +394,73 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
+// deferredStore finishes requests when the test says so.
+type deferredStore struct {
+	backstore.Store
+	out []*backstore.Request
+}
+
+func (s *deferredStore) Submit(r *backstore.Request) bool { s.out = append(s.out, r); return false }
+func (s *deferredStore) Info() backstore.Info {
+	i := s.Store.Info()
+	i.Inline = false
+	return i
+}
+
+func TestAsynchronousPathAllocatesNothing(t *testing.T) {
+	inner, err := null.New(1 << 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &deferredStore{Store: inner, out: make([]*backstore.Request, 0, 16)}
+	w := newWorld(t, nil)
+	_, dev := newUnit(t, store, iqnOther)
+	w.addTarget(iqnOther, dev, nil)
+	n := names(hostA, 1)
+	n.TargetName = iqnOther
+	p := w.connect(tcpInfo()).login(n)
+	p.ready()
+	p.discard, p.reuse = true, true
+	p.held = make([]*Task, 0, 16)
+	var b pdu.BHS
+	r := b.SCSICommand()
+	r.Init()
+	r.SetFinal(true)
+	r.SetRead(true)
+	r.SetExpectedDataTransferLength(4096)
+	*r.CDB() = cdb(rw10(0x28, 0, 8))
+	ctl := &Control{BHS: &b}
+	run := func() {
+		p.mu.Lock()
+		p.inTurn = true
+		for range 4 {
+			r.SetCmdSN(p.cmdSN)
+			p.cmdSN = p.cmdSN.Next()
+			p.c.ControlNotify(ctl)
+		}
+		for _, q := range store.out {
+			q.Done(q)
+		}
+		store.out = store.out[:0]
+		p.c.Turn()
+		if len(p.held) != 4 {
+			t.Errorf("%d responses to 4 reads", len(p.held))
+		}
+		for i, h := range p.held {
+			if h.BHS.SCSICommand().CmdSN() != p.cmdSN.Add(uint32(i-4)) {
+				t.Error("the order of completion was lost")
+			}
+			p.c.TaskReleased(h)
+		}
+		p.held = p.held[:0]
+		p.inTurn = false
+		p.mu.Unlock()
+	}
+	if n := testing.AllocsPerRun(200, run); n != 0 {
+		t.Errorf("%v allocations per batch", n)
+	}
+}
+
 func BenchmarkRead4K(b *testing.B) {
 	store, _ := null.New(1 << 30)
 	w := newWorld(b, nil)

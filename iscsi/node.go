@@ -150,6 +150,9 @@ func (n *Node) NewConnection(dm Datamover, info ConnInfo) *Connection {
 		c.overload = true
 		wait = min(wait, time.Second)
 	}
+	if n.closing {
+		wait = 0 // Shutdown waits for the last one
+	}
 	c.loginBy = now + int64(wait)
 	c.due.Store(c.loginBy)
 	c.inLogin = true
