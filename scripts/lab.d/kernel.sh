@@ -3,7 +3,7 @@
 host_kernel() {
 	[ "$(id -u)" = 0 ] || return 1
 	for m in rdma_rxe ib_iser; do
-		grep -q "^$m " /proc/modules || modprobe -nq "$m" 2>/dev/null || return 1
+		grep -qs "^$m " /proc/modules || modprobe -nq "$m" 2>/dev/null || return 1
 	done
 }
 

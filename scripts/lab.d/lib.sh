@@ -130,7 +130,7 @@ disk_of() {
 fio_verify() {
 	local d=$1; shift
 	fio --name=verify --filename="$d" --ioengine=libaio --direct=1 --rw=randrw --bsrange=4k-1m --bs_unaligned=0 --blockalign=4k \
-		--iodepth=32 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --size=64m --randseed=7 --output="$OUT/fio-$(basename "$d").log" "$@"
+		--iodepth=32 --eta=never --verify=crc32c --verify_fatal=1 --verify_backlog=64 --size=64m --randseed=7 --output="$OUT/fio-$(basename "$d").log" "$@"
 }
 stats() { # one line of counters from the daemon
 	local n; n=$(grep -c '"\?stats' "$OUT/iserd.log"); kill -USR1 "$ISERD_PID"

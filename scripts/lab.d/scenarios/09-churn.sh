@@ -2,7 +2,7 @@
 CYCLES=${CYCLES:-$([ "$LAB_ON" = qemu ] && echo 20 || echo 500)}
 start_iserd --lun ram:64MiB
 counts() { # goroutines, descriptors, queue pairs, buffers
-	echo "goroutines $(stat_of goroutines) fds $(ls /proc/$ISERD_PID/fd | wc -l) qps $(stat_of qps) buffers $(stat_of buffers_in_use)"
+	echo "goroutines $(stat_of goroutines) fds $(ls /proc/$ISERD_PID/fd | wc -l) qps $(stat_of qps) buffers $(stat_of buffers_in_use) tcp $(stat_of tcp_buffer_bytes)"
 }
 export LIBISCSI_DEBUG=0
 one() { iscsi-inq "iscsi://$ADDR:$PORT/$IQN/0" >/dev/null 2>&1 || fail "TCP login $1"; }
