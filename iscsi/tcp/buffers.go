@@ -1,6 +1,10 @@
 package tcp
 
-import "sync"
+import (
+	"sync"
+
+	"iserd/iscsi"
+)
 
 // classes are the sizes of task buffers. Go aligns allocations of these sizes to at least 4096 bytes, which stores that
 // bypass the page cache need.
@@ -165,4 +169,39 @@ func (p *bufferPool) usage() (inUse, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inUse, p.total
+}
+
+// AllocateDataBuffers implements [iscsi.Datamover].
+func (c *conn) AllocateDataBuffers(t *iscsi.Task, n uint32) ([][]byte, bool) {
+	x := &c.xfers[t.Index]
+	had := len(x.buffers)
+	var ok bool
+	if x.buffers, ok = c.srv.buffers.alloc(c, x.buffers, int(n)); !ok {
+		c.srv.counters.bufferWaits.Add(1)
+		return nil, false
+	}
+	return x.buffers[had:], true
+}
+
+// DeallocateTaskResources implements [iscsi.Datamover]. A transfer that is still under way is given up.
+func (c *conn) DeallocateTaskResources(t *iscsi.Task) {
+	x := &c.xfers[t.Index]
+	for i := range c.completions {
+		if c.completions[i].t == t {
+			c.completions[i].t = nil
+		}
+	}
+	c.reset(x)
+	if i := int(t.Private[0]) - 1; i >= 0 && i < len(c.bursts) {
+		// GetData was never called.
+		if b := &c.bursts[i]; b.used && b.x == nil && b.itt == t.BHS.InitiatorTaskTag() {
+			b.orphan, b.spill = true, nil
+			c.dropBurst(b)
+		}
+	}
+	if len(x.buffers) > 0 {
+		c.srv.buffers.release(x.buffers)
+		clear(x.buffers)
+		x.buffers = x.buffers[:0]
+	}
 }

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -131,54 +130,6 @@ func (c *conn) leave() {
 	}
 }
 
-// Wake implements [iscsi.Datamover]. While a turn is under way its end takes care; otherwise the waker does.
-func (c *conn) Wake() {
-	if c.woken.Swap(true) {
-		return
-	}
-	if c.mu.TryLock() {
-		c.mu.Unlock()
-		c.kick()
-	}
-}
-
-func (c *conn) kick() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (c *conn) buffersCame() {
-	c.buffersFree.Store(true)
-	c.Wake()
-}
-
-// unlock ends a turn, unless one was asked for meanwhile. Wake sets the flag before it tries the lock, and the flag is
-// looked at after the lock is free: one of the two sees the other.
-func (c *conn) unlock() {
-	c.mu.Unlock()
-	for c.woken.Load() && c.mu.TryLock() {
-		c.endTurn()
-		c.mu.Unlock()
-	}
-}
-
-// runWoken is the waker.
-func (c *conn) runWoken() {
-	defer c.leave()
-	for range c.wake {
-		c.mu.Lock()
-		c.n.wakeups++
-		c.endTurn()
-		gone := c.phase == phaseGone
-		c.unlock()
-		if gone {
-			return
-		}
-	}
-}
-
 // read is the reader.
 func (c *conn) read() {
 	defer c.leave()
@@ -264,150 +215,6 @@ func (c *conn) idle() {
 	c.out.idle(c)
 }
 
-// endTurn does what was asked for meanwhile, sends what is queued, and takes the consequences.
-func (c *conn) endTurn() {
-	c.n.turns++
-	for {
-		if c.woken.Load() {
-			c.woken.Store(false)
-			c.workWoken()
-		}
-		if c.phase >= phaseEnded {
-			break
-		}
-		c.pump()
-		c.flush()
-		c.releaseTasks()
-		c.settle()
-		if !c.woken.Load() && len(c.completions) == 0 && (c.blocked || c.out.empty()) {
-			break
-		}
-	}
-	c.n.addTo(&c.srv.counters)
-}
-
-func (c *conn) workWoken() {
-	if c.phase == phaseGone {
-		return
-	}
-	if c.buffersFree.Load() {
-		c.buffersFree.Store(false)
-		if c.phase < phaseEnded {
-			c.eng.BuffersNotify()
-		}
-		c.srv.buffers.passOn(c, false)
-	}
-	c.eng.Turn()
-}
-
-// flush sends until everything has left or the kernel takes no more.
-func (c *conn) flush() {
-	for !c.blocked && !c.out.empty() && c.phase < phaseAbort {
-		if !c.write() {
-			return
-		}
-	}
-	c.out.recycle(c)
-}
-
-// write makes one system call. It returns false when the socket takes no more.
-func (c *conn) write() bool {
-	n, errno := c.out.write(c.fd)
-	switch errno {
-	case 0:
-		c.n.writes++
-		c.n.bytesOut += uint64(n)
-		return true
-	case unix.EAGAIN:
-		c.block()
-	default:
-		c.lost(os.NewSyscallError("write", errno))
-	}
-	return false
-}
-
-// block has drain wait for the socket.
-func (c *conn) block() {
-	if c.blocked {
-		return
-	}
-	c.blocked = true
-	c.n.blocked++
-	c.patience()
-	c.refs.Add(1)
-	go c.drainFunc()
-}
-
-// patience sets how long the peer may take no byte. In an orderly end that was set once.
-func (c *conn) patience() {
-	if c.phase == phaseOpen {
-		_ = c.sock.SetWriteDeadline(time.Now().Add(c.srv.cfg.StallTimeout))
-	}
-}
-
-// drain sends while the socket is full. It runs only then.
-func (c *conn) drain() {
-	defer c.leave()
-	if err := c.raw.Write(c.writableFunc); err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = errStalled
-		}
-		c.mu.Lock()
-		c.lost(err)
-		c.endTurn()
-		c.unlock()
-	}
-}
-
-var errStalled = errors.New("the peer takes no data")
-
-// writable sends what it can; true ends raw.Write.
-func (c *conn) writable(uintptr) bool {
-	c.mu.Lock()
-	for c.phase < phaseAbort && !c.out.empty() {
-		sent := c.out.sent
-		if c.write(); c.out.sent == sent {
-			break
-		}
-		c.patience()
-	}
-	c.out.recycle(c)
-	if c.phase < phaseAbort && !c.out.empty() {
-		c.releaseTasks()
-		c.quench()
-		c.unlock()
-		return false
-	}
-	c.blocked = false
-	c.endTurn()
-	c.quench()
-	c.unlock()
-	return true
-}
-
-// quench lets the reader go on if it waited for room.
-func (c *conn) quench() {
-	if c.thirsty && (!c.blocked || c.out.copied <= maxCopied/2 || c.phase >= phaseAbort) {
-		c.thirsty = false
-		c.drained <- struct{}{}
-	}
-}
-
-// releaseTasks tells the engine of tasks that have left entirely.
-func (c *conn) releaseTasks() {
-	q := &c.out
-	for q.doneHead < len(q.done) && q.done[q.doneHead].end <= q.sent && c.phase < phaseEnded {
-		t := q.done[q.doneHead].t
-		q.done[q.doneHead].t = nil
-		q.doneHead++
-		c.reset(&c.xfers[t.Index])
-		c.eng.TaskReleased(t)
-	}
-	if q.doneHead == len(q.done) {
-		q.done, q.doneHead = q.done[:0], 0
-	}
-}
-
 // lost ends the connection: the peer is gone, or is treated so. cause is nil when it went in order.
 func (c *conn) lost(cause error) {
 	if c.phase < phaseAbort {
@@ -463,41 +270,6 @@ func (c *conn) cut() {
 	_ = c.sock.SetReadDeadline(time.Unix(1, 0))
 	c.endTurn()
 	c.unlock()
-}
-
-// AllocateDataBuffers implements [iscsi.Datamover].
-func (c *conn) AllocateDataBuffers(t *iscsi.Task, n uint32) ([][]byte, bool) {
-	x := &c.xfers[t.Index]
-	had := len(x.buffers)
-	var ok bool
-	if x.buffers, ok = c.srv.buffers.alloc(c, x.buffers, int(n)); !ok {
-		c.srv.counters.bufferWaits.Add(1)
-		return nil, false
-	}
-	return x.buffers[had:], true
-}
-
-// DeallocateTaskResources implements [iscsi.Datamover]. A transfer that is still under way is given up.
-func (c *conn) DeallocateTaskResources(t *iscsi.Task) {
-	x := &c.xfers[t.Index]
-	for i := range c.completions {
-		if c.completions[i].t == t {
-			c.completions[i].t = nil
-		}
-	}
-	c.reset(x)
-	if i := int(t.Private[0]) - 1; i >= 0 && i < len(c.bursts) {
-		// GetData was never called.
-		if b := &c.bursts[i]; b.used && b.x == nil && b.itt == t.BHS.InitiatorTaskTag() {
-			b.orphan, b.spill = true, nil
-			c.dropBurst(b)
-		}
-	}
-	if len(x.buffers) > 0 {
-		c.srv.buffers.release(x.buffers)
-		clear(x.buffers)
-		x.buffers = x.buffers[:0]
-	}
 }
 
 // DeallocateConnectionResources implements [iscsi.Datamover].
