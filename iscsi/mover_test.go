@@ -30,22 +30,20 @@ type mover struct {
 	inTurn bool
 	after  []func() // calls of the engine that the end of the turn makes
 	sent   []sent
-	log    []string
 
 	wake    chan struct{}
 	stopped chan struct{}
 
 	// How it behaves.
-	maxSend      int
-	bufferLimit  int  // buffers that may be out; 0 is no limit
-	holdRelease  bool // responses do not leave
-	holdData     bool // GetData waits for finishData
-	holdEnd      bool // ConnectionTerminate waits for finishEnd
-	allocErr     error
-	discard      bool // do not keep what is sent
-	outData      map[uint32][]byte
-	noCancel     bool
-	terminateErr error
+	maxSend     int
+	bufferLimit int  // buffers that may be out; 0 is no limit
+	holdRelease bool // responses do not leave
+	holdData    bool // GetData waits for finishData
+	holdEnd     bool // ConnectionTerminate waits for finishEnd
+	allocErr    error
+	discard     bool // do not keep what is sent
+	outData     map[uint32][]byte
+	noCancel    bool
 
 	held       []*Task
 	gets       []get
@@ -74,7 +72,6 @@ type get struct {
 	t              *Task
 	offset, length uint32
 	dst            [][]byte
-	cancelled      bool
 }
 
 func newMover(tb testing.TB, n *Node, info ConnInfo) *mover {

@@ -3,7 +3,6 @@ package iscsi
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"iserd/iscsi/login"
 	"iserd/scsi"
@@ -99,6 +98,3 @@ func (t *Target) lingerLocked(initiator string) []*quiet {
 	t.lingering = keep
 	return found
 }
-
-// sinceStart turns the node's clock into a time.
-func (n *Node) sinceStart(clock int64) time.Time { return n.started.Add(time.Duration(clock)) }
