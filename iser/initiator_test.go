@@ -3,6 +3,7 @@ package iser
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -30,8 +31,9 @@ type initiator struct {
 	wcs       [64]rdma.WC
 	inbox     []received
 	sendErr   error
-	sent      int // sends completed
-	posted    int // receives
+	sent      int  // sends completed
+	gone      bool // disconnected
+	posted    int  // receives
 	nextTx    int
 	post      [1]rdma.QPPost
 	wr        [1]rdma.SendWR
@@ -165,7 +167,7 @@ func (i *initiator) waitEstablished() error {
 // waitDisconnected waits for the event.
 func (i *initiator) waitDisconnected(timeout time.Duration) error {
 	after := time.After(timeout)
-	for {
+	for !i.gone {
 		select {
 		case ev, ok := <-i.seen:
 			if !ok {
@@ -178,6 +180,7 @@ func (i *initiator) waitDisconnected(timeout time.Duration) error {
 			return fmt.Errorf("not disconnected after %s", timeout)
 		}
 	}
+	return nil
 }
 
 func (i *initiator) mem(off, n int) []byte { return i.arena.Bytes()[off : off+n] }
@@ -269,6 +272,16 @@ func (i *initiator) next(timeout time.Duration) (received, error) {
 		}
 		if i.sendErr != nil {
 			return received{}, i.sendErr
+		}
+		select {
+		case ev := <-i.seen:
+			if ev.Type == rdma.EventDisconnected {
+				i.gone = true
+			}
+		default:
+		}
+		if i.gone {
+			return received{}, errors.New("disconnected")
 		}
 		if time.Now().After(deadline) {
 			return received{}, fmt.Errorf("nothing received within %s", timeout)
