@@ -91,6 +91,7 @@ func TestRandomSequences(t *testing.T) {
 // sequence runs one input.
 func sequence(t *testing.T, loggedIn bool, in []byte) {
 	w := newWorld(t, nil)
+	w.quick = true
 	defer w.store.Release()
 	p := w.connect(tcpInfo())
 	if loggedIn {

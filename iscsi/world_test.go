@@ -31,6 +31,7 @@ type world struct {
 	lu    *scsi.LogicalUnit
 	dev   *scsi.Device
 	peers []*peer
+	quick bool // the ticker may outlive the world for a tick
 
 	mu     sync.Mutex
 	events []string
@@ -121,7 +122,7 @@ func (w *world) close() {
 		}
 	}
 	// The ticker ends at its next tick.
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); !w.quick && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		w.node.mu.Lock()
 		ticking := w.node.ticking
 		w.node.mu.Unlock()
