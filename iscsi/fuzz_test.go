@@ -28,9 +28,9 @@ func FuzzConnection(f *testing.F) {
 
 // TestRandomSequences is the fuzz target over inputs that mostly make sense, which the fuzzer takes long to find.
 func TestRandomSequences(t *testing.T) {
-	n := 300
+	n := 3000
 	if testing.Short() {
-		n = 30
+		n = 300
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
