@@ -157,6 +157,8 @@ func (ch *eventChannel) convert(raw *C.struct_iserd_cm_event) (rdma.Event, bool)
 			ch.p.cm.dropped.Add(1)
 		}
 		return ev, false
+	case rdma.EventEstablished:
+		c.ready.Store(true)
 	case rdma.EventDeviceRemoval:
 		if dev != nil {
 			dev.markRemoved()

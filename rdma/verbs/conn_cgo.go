@@ -10,6 +10,7 @@ import "C"
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -33,6 +34,7 @@ type conn struct {
 	id            *C.struct_rdma_cm_id // nil when closed
 	dev           *device              // written under ch.mu
 	qp            *queuePair           // guarded by ch.fetchMu
+	ready         atomic.Bool          // the queue pair takes sends: it is, or was, in RTS, or in error
 	local, remote netip.AddrPort
 	steps         chan resolveResult // active side, until resolved
 }
@@ -204,7 +206,11 @@ func (c *conn) Accept(p rdma.ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return opError("rdma_accept", C.iserd_cm_accept(c.id, &cp, unsafe.Pointer(unsafe.SliceData(p.PrivateData))))
+	rc := C.iserd_cm_accept(c.id, &cp, unsafe.Pointer(unsafe.SliceData(p.PrivateData)))
+	if rc == 0 {
+		c.ready.Store(true)
+	}
+	return opError("rdma_accept", rc)
 }
 
 func (c *conn) Connect(p rdma.ConnParam) error {

@@ -39,6 +39,9 @@ type device struct {
 	chans   map[*completionChannel]struct{}
 	retired Stats
 
+	inlineMu sync.Mutex
+	inline   map[inlineKey]int // what the device grants, where that is less than was asked for
+
 	batchMu sync.Mutex
 	free    []*batch
 	batches []*batch
@@ -49,6 +52,7 @@ func openDevice(p *provider, ctx *C.struct_ibv_context) (*device, error) {
 	d := &device{
 		p: p, ctx: ctx, name: C.GoString(C.ibv_get_device_name(ctx.device)),
 		events: make(chan rdma.AsyncEvent, p.opts.AsyncQueue),
+		inline: map[inlineKey]int{},
 		queues: map[*completionQueue]struct{}{}, chans: map[*completionChannel]struct{}{},
 	}
 	var a C.struct_ibv_device_attr

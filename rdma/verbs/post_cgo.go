@@ -26,6 +26,8 @@ const (
 	maxSGEs  = C.ISERD_MAX_SGES
 )
 
+var errNotConnected = &rdma.OpError{Op: "ibv_post_send", Errno: syscall.EINVAL, Hint: "the queue pair is not connected yet"}
+
 // batch is the C memory that one Post fills. One Post owns it at a time; a device makes as many as there are Posts at
 // once, which is the number of shards.
 type batch struct {
@@ -138,6 +140,11 @@ func (d *device) queue(b *batch, posts []rdma.QPPost, i int, qp *queuePair) {
 		b.add(r.SGE)
 		b.recvs++
 		c.recvs++
+	}
+	if len(p.Sends) > 0 && !qp.conn.ready.Load() {
+		// Drivers differ: some take the request and say EINVAL nevertheless.
+		b.refuse(posts, i, errNotConnected)
+		return
 	}
 	for k := range p.Sends {
 		s := &p.Sends[k]

@@ -66,36 +66,9 @@ func (c *conn) newQP(pdi rdma.PD, cfg rdma.QPConfig) (*queuePair, error) {
 		return nil, &rdma.OpError{Op: "rdma_create_qp", Errno: syscall.EEXIST, Hint: "the connection has a queue pair"}
 	}
 	qp := &queuePair{conn: c, pd: pd, send: send, recv: recv}
-	inline := cfg.MaxInline
-	for {
-		attr := C.struct_ibv_qp_init_attr{
-			send_cq: send.c, recv_cq: recv.c, qp_type: C.IBV_QPT_RC,
-			cap: C.struct_ibv_qp_cap{
-				max_send_wr: C.uint32_t(max(1, cfg.MaxSendWR)), max_recv_wr: C.uint32_t(max(1, cfg.MaxRecvWR)),
-				max_send_sge: C.uint32_t(max(1, cfg.MaxSendSGE)), max_recv_sge: C.uint32_t(max(1, cfg.MaxRecvSGE)),
-				max_inline_data: C.uint32_t(inline),
-			},
-		}
-		if cfg.SignalAll {
-			attr.sq_sig_all = 1
-		}
-		rc := C.iserd_create_qp(c.id, pd.c, &attr)
-		if rc == 0 {
-			qp.caps = rdma.QPCaps{
-				MaxSendWR: int(attr.cap.max_send_wr), MaxRecvWR: int(attr.cap.max_recv_wr),
-				MaxSendSGE: int(attr.cap.max_send_sge), MaxRecvSGE: int(attr.cap.max_recv_sge),
-				MaxInline: int(attr.cap.max_inline_data),
-			}
-			break
-		}
-		// No attribute tells the limit of inline data: devices just refuse. Ask for less until one agrees.
-		if inline == 0 || rc != -C.EINVAL && rc != -C.ENOMEM {
-			return nil, opError("rdma_create_qp", rc)
-		}
-		inline /= 2
-		if inline < 16 {
-			inline = 0
-		}
+	var err error
+	if qp.caps, err = c.create(pd, &cfg); err != nil {
+		return nil, err
 	}
 	qp.c = c.id.qp
 	qp.handle = C.uintptr_t(uintptr(unsafe.Pointer(qp.c)))
@@ -109,6 +82,62 @@ func (c *conn) newQP(pdi rdma.PD, cfg rdma.QPConfig) (*queuePair, error) {
 	recv.pairs.Add(1)
 	c.qp = qp
 	return qp, nil
+}
+
+// inlineKey is what the inline data that a device grants can depend on.
+type inlineKey struct{ ask, wr, sge int }
+
+// create makes the queue pair with as much inline data as the device grants, up to what was asked for. No attribute tells
+// that limit, devices just refuse; so search once and remember.
+func (c *conn) create(pd *protectionDomain, cfg *rdma.QPConfig) (rdma.QPCaps, error) {
+	d := c.dev
+	key := inlineKey{cfg.MaxInline, cfg.MaxSendWR, cfg.MaxSendSGE}
+	ask := cfg.MaxInline
+	d.inlineMu.Lock()
+	defer d.inlineMu.Unlock()
+	if n, ok := d.inline[key]; ok {
+		ask = n
+	}
+	caps, rc := c.try(pd, cfg, ask)
+	if rc == 0 || ask == 0 || rc != -C.EINVAL && rc != -C.ENOMEM {
+		return caps, opError("rdma_create_qp", rc)
+	}
+	good, bad := 0, ask
+	for bad-good > 4 {
+		ask = (good + bad) / 2
+		if caps, rc = c.try(pd, cfg, ask); rc != 0 {
+			bad = ask
+			continue
+		}
+		// What was granted, often more than was asked for, is good by definition.
+		good = max(ask, min(caps.MaxInline, bad-1))
+		if rc = C.iserd_destroy_qp(c.id); rc != 0 {
+			return caps, opError("ibv_destroy_qp", rc)
+		}
+	}
+	if caps, rc = c.try(pd, cfg, good); rc == 0 {
+		d.inline[key] = good
+	}
+	return caps, opError("rdma_create_qp", rc)
+}
+
+func (c *conn) try(pd *protectionDomain, cfg *rdma.QPConfig, inline int) (rdma.QPCaps, C.int) {
+	attr := C.struct_ibv_qp_init_attr{
+		send_cq: cfg.SendCQ.(*completionQueue).c, recv_cq: cfg.RecvCQ.(*completionQueue).c, qp_type: C.IBV_QPT_RC,
+		cap: C.struct_ibv_qp_cap{
+			max_send_wr: C.uint32_t(max(1, cfg.MaxSendWR)), max_recv_wr: C.uint32_t(max(1, cfg.MaxRecvWR)),
+			max_send_sge: C.uint32_t(max(1, cfg.MaxSendSGE)), max_recv_sge: C.uint32_t(max(1, cfg.MaxRecvSGE)),
+			max_inline_data: C.uint32_t(inline),
+		},
+	}
+	if cfg.SignalAll {
+		attr.sq_sig_all = 1
+	}
+	rc := C.iserd_create_qp(c.id, pd.c, &attr)
+	return rdma.QPCaps{
+		MaxSendWR: int(attr.cap.max_send_wr), MaxRecvWR: int(attr.cap.max_recv_wr),
+		MaxSendSGE: int(attr.cap.max_send_sge), MaxRecvSGE: int(attr.cap.max_recv_sge), MaxInline: int(attr.cap.max_inline_data),
+	}, rc
 }
 
 func (d *device) checkConfig(cfg *rdma.QPConfig) error {
@@ -141,7 +170,11 @@ func (qp *queuePair) SetError() error {
 	if qp.handle == 0 {
 		return rdma.ErrClosed
 	}
-	return opError("ibv_modify_qp(ERR)", C.iserd_qp_error(qp.c))
+	rc := C.iserd_qp_error(qp.c)
+	if rc == 0 {
+		qp.conn.ready.Store(true)
+	}
+	return opError("ibv_modify_qp(ERR)", rc)
 }
 
 func (qp *queuePair) SetMinRNRTimer(code uint8) error {

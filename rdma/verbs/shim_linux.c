@@ -38,6 +38,17 @@ int iserd_arm(uintptr_t cq)
 	return neg(ibv_req_notify_cq((struct ibv_cq *)cq, 0));
 }
 
+/*
+ * How many requests a failed post took. A driver that names no request has taken all of them: rxe, when it could not ring
+ * its doorbell. They complete, or go with the queue pair.
+ */
+static uint32_t taken(uintptr_t first, uintptr_t bad, size_t each, uint32_t n)
+{
+	if (bad < first || bad >= first + n * each)
+		return n;
+	return (uint32_t)((bad - first) / each);
+}
+
 void iserd_post_batch(uintptr_t batch)
 {
 	struct iserd_batch *b = (struct iserd_batch *)batch;
@@ -62,7 +73,7 @@ void iserd_post_batch(uintptr_t batch)
 		if (p->recvs) {
 			r[p->recvs - 1].next = NULL;
 			p->recv_err = neg(ibv_post_recv(qp, r, &badr));
-			p->recvs_done = p->recv_err ? (uint32_t)(badr - r) : p->recvs;
+			p->recvs_done = p->recv_err ? taken((uintptr_t)r, (uintptr_t)badr, sizeof(*r), p->recvs) : p->recvs;
 			r += p->recvs;
 			doorbells++;
 		}
@@ -74,7 +85,7 @@ void iserd_post_batch(uintptr_t batch)
 		if (p->sends && !p->recv_err) {
 			s[p->sends - 1].next = NULL;
 			p->send_err = neg(ibv_post_send(qp, s, &bads));
-			p->sends_done = p->send_err ? (uint32_t)(bads - s) : p->sends;
+			p->sends_done = p->send_err ? taken((uintptr_t)s, (uintptr_t)bads, sizeof(*s), p->sends) : p->sends;
 			doorbells++;
 		}
 		s += p->sends;
