@@ -3,6 +3,8 @@ package iser
 import (
 	"encoding/binary"
 	"errors"
+
+	"iserd/iscsi/pdu"
 )
 
 // Opcode is the high nibble of the first byte of an iSER header.
@@ -121,7 +123,13 @@ func parseMessage(msg []byte) (m message, err error) {
 	ahs := int(m.bhs[4]) * 4
 	data := int(m.bhs[5])<<16 | int(m.bhs[6])<<8 | int(m.bhs[7])
 	if len(msg)-headersLength < ahs+data {
-		return m, errLength
+		// libiscsi up to 1.19 states the length of immediate data but sends none: all of it is behind the STag, from the
+		// base offset on. Such a message ends exactly with its headers.
+		if len(msg) != headersLength+ahs || !m.header.WSV || m.header.WriteSTag == 0 || pdu.Opcode(m.bhs[0]&0x3f) != pdu.OpSCSICommand {
+			return m, errLength
+		}
+		m.bhs[5], m.bhs[6], m.bhs[7] = 0, 0, 0
+		data = 0
 	}
 	end := headersLength + ahs
 	m.ahs = msg[headersLength:end:end]
