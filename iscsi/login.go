@@ -160,12 +160,17 @@ func (c *Connection) loginTimeout() {
 	}
 }
 
+// Resources is what a connection of a normal session takes, for a datamover that must size its queues before login.
+func (n *Node) Resources() Resources {
+	return Resources{Tasks: n.cfg.QueueDepth + taskSlack + immediateAllowance, Window: n.cfg.QueueDepth, Immediate: immediateAllowance}
+}
+
 // loginComplete takes what full feature phase needs and registers the session. The final response waits until the
 // session that this one follows, if any, can write no more.
 func (c *Connection) loginComplete(r *login.Result) {
 	c.params = c.machine.Params()
 	discovery := c.target == nil
-	res := Resources{Tasks: c.node.cfg.QueueDepth + taskSlack + immediateAllowance, Window: c.node.cfg.QueueDepth, Immediate: immediateAllowance}
+	res := c.node.Resources()
 	if discovery {
 		res = Resources{Window: 1, Immediate: 1, Discovery: true}
 	}

@@ -71,7 +71,7 @@ type Config struct {
 	Inline                  int  // largest inline send asked of a queue pair; 0: 128, negative: none
 	SendDepth               int  // send queue of a queue pair, in work requests, clamped to the device. 256
 	// RecvDepth is the most receives of one connection: a session's window and its allowance for immediate PDUs must fit.
-	// Clamped to the device. 160
+	// Clamped to the device. 0: what the node's window needs.
 	RecvDepth int
 	// ReadDepth bounds the RDMA READs outstanding per connection, under what device and initiator allow. 0: they decide.
 	ReadDepth          int

@@ -31,6 +31,9 @@ func (c *conn) end(p phase, cause error) {
 	c.markDirty() // so that the turn settles once more
 }
 
+// linger is how long the initiator has to close the connection itself, where that is its part.
+const linger = 300 * time.Millisecond
+
 // fail ends the connection at once because of an error.
 func (c *conn) fail(err error) {
 	if c.phase < phaseDraining {
@@ -42,7 +45,13 @@ func (c *conn) fail(err error) {
 func (c *conn) stepEnd(now time.Time) bool {
 	switch c.phase {
 	case phaseGraceful:
-		if (!c.tx.idle() || c.peerCloses) && now.Before(c.deadline) && !c.disconnected {
+		if c.tx.idle() && c.peerCloses && !c.lingering {
+			c.lingering = true
+			if by := now.Add(linger); by.Before(c.deadline) {
+				c.deadline = by
+			}
+		}
+		if (!c.tx.idle() || c.lingering) && now.Before(c.deadline) && !c.disconnected {
 			return false
 		}
 		c.phase = phaseAbort

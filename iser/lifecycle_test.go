@@ -69,7 +69,7 @@ func TestB118_KillLinkInMidWrite(t *testing.T) {
 func TestB118_DisconnectWithSlowStore(t *testing.T) {
 	f := newFabric(t)
 	n := newStubNode()
-	n.hold = true
+	n.hold.Store(true)
 	s, addr := stubServer(t, f, n, Config{})
 	before := total(s)
 	i := mustDial(t, f.peer, addr, dialOptions{})
@@ -266,7 +266,7 @@ func TestB110_DeviceRemoval(t *testing.T) {
 	}
 	dev := target.Device("gone0")
 	for round := range 3 {
-		n.hold = round == 1
+		n.hold.Store(round == 1)
 		var lost []*initiator
 		for range 4 {
 			i := mustDial(t, peer, addr, dialOptions{})
@@ -281,7 +281,7 @@ func TestB110_DeviceRemoval(t *testing.T) {
 		}
 		dev.Remove()
 		eventually(t, "removal noticed", func() bool { return removed.Load() == int64(round+1) })
-		n.hold = false
+		n.hold.Store(false)
 		n.mu.Lock()
 		for _, e := range n.engines {
 			e.releases.Add(8)
@@ -542,7 +542,7 @@ func TestB132_Close(t *testing.T) {
 func TestCloseWithHungStore(t *testing.T) {
 	f := rdmatestPlain()
 	n := newStubNode()
-	n.hold = true
+	n.hold.Store(true)
 	s, err := newServer(f.target, n.make, Config{Shards: 1, PoolBytes: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -684,7 +684,7 @@ func TestMissingSTag(t *testing.T) {
 func TestB117_B124_Receives(t *testing.T) {
 	f := newFabric(t)
 	n := newStubNode()
-	n.hold = true
+	n.hold.Store(true)
 	s, addr := stubServer(t, f, n, Config{})
 	i := mustDial(t, f.peer, addr, dialOptions{})
 	defer i.close()

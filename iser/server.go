@@ -46,6 +46,10 @@ type Server struct {
 // New opens every device of the provider: protection domain, registered memory, completion queues. A device that cannot
 // be opened is reported and left out; it is an error only if none is left.
 func New(provider rdma.Provider, node *iscsi.Node, cfg Config) (*Server, error) {
+	if cfg.RecvDepth == 0 {
+		r := node.Resources()
+		cfg.RecvDepth = r.Window + r.Immediate
+	}
 	return newServer(provider, func(dm iscsi.Datamover, info iscsi.ConnInfo) engine { return node.NewConnection(dm, info) }, cfg)
 }
 

@@ -16,9 +16,9 @@ import (
 // lets the datamover be tested by itself, and counts what the datamover promised.
 type stubNode struct {
 	res      iscsi.Resources
-	inPlace  []byte // registered memory that reads are served from
-	hold     bool   // commands wait for release, as with a slow store
-	noLogin  bool   // never answers
+	inPlace  []byte      // registered memory that reads are served from
+	hold     atomic.Bool // commands wait for release, as with a slow store
+	noLogin  bool        // never answers
 	badAlloc atomic.Int64
 
 	mu      sync.Mutex
@@ -241,7 +241,7 @@ func (e *stub) step(i int) {
 		c.DataInLength = want
 		e.dm.PutData(t)
 	}
-	if e.node.hold {
+	if e.node.hold.Load() {
 		e.held = append(e.held, i)
 		return
 	}
@@ -283,7 +283,7 @@ func (e *stub) DataCompletionNotify(t *iscsi.Task, err error) {
 		at += uint32(len(b))
 		e.written.Add(int64(len(b)))
 	}
-	if e.node.hold {
+	if e.node.hold.Load() {
 		e.held = append(e.held, t.Index)
 		return
 	}
