@@ -1,0 +1,211 @@
+package iserclient
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"time"
+
+	"iserd/internal/serial"
+	"iserd/iscsi/pdu"
+	"iserd/rdma"
+)
+
+// progress reaps what there is, or waits for something until the deadline.
+func (c *Conn) progress(deadline time.Time) error {
+	n, err := c.reap()
+	if n > 0 || err != nil {
+		return err
+	}
+	if c.down.Load() {
+		// What came before the disconnect counts.
+		if n, err := c.reap(); n > 0 || err != nil {
+			return err
+		}
+		return ErrDisconnected
+	}
+	left := time.Until(deadline)
+	if left <= 0 {
+		return ErrTimeout
+	}
+	if !c.opt.Sleep {
+		runtime.Gosched()
+		return nil
+	}
+	if err := c.cq.Arm(); err != nil {
+		return err
+	}
+	if n, err := c.reap(); n > 0 || err != nil {
+		return err
+	}
+	_, err = c.cc.Wait(left)
+	return err
+}
+
+// reap takes completions and acts on each.
+func (c *Conn) reap() (int, error) {
+	if c.failed != nil {
+		return 0, c.failed
+	}
+	n, err := c.cq.Poll(c.wcs[:])
+	if err != nil {
+		return 0, err
+	}
+	for i := range c.wcs[:n] {
+		if err := c.complete(&c.wcs[i]); err != nil && c.failed == nil {
+			c.failed = err
+		}
+	}
+	return n, c.failed
+}
+
+func (c *Conn) complete(wc *rdma.WC) error {
+	if wc.ID&sendBit != 0 {
+		if wc.Status != rdma.StatusSuccess {
+			return c.broken("send", wc)
+		}
+		c.sendFree = append(c.sendFree, uint32(wc.ID))
+		return nil
+	}
+	c.posted--
+	if wc.Status != rdma.StatusSuccess {
+		return c.broken("receive", wc)
+	}
+	slot := int(wc.ID)
+	p := &c.pdu
+	*p = PDU{}
+	if err := parse(c.recvAt(slot)[:wc.ByteLen], p); err != nil {
+		return err
+	}
+	if wc.WithInv {
+		p.Invalidated = wc.InvRKey
+		c.Invalidations++
+		if !c.inv {
+			return fmt.Errorf("iserclient: STag %#x was invalidated; we had said that we do not take that", wc.InvRKey)
+		}
+	}
+	if err := c.accept(p); err != nil {
+		return err
+	}
+	return c.repost(slot)
+}
+
+// broken says that the connection is no more.
+func (c *Conn) broken(what string, wc *rdma.WC) error {
+	if wc.Status == rdma.StatusFlushed && c.down.Load() {
+		return ErrDisconnected
+	}
+	return fmt.Errorf("iserclient: %s: %w", what, wc.Err())
+}
+
+// repost posts a receive in place of the one that was used.
+func (c *Conn) repost(slot int) error {
+	switch {
+	case slot >= longCount:
+		return c.postRecv(slot)
+	case !c.fullFeature || c.Names.SessionType != 0:
+		return nil // one receive for each request: posted with it
+	case c.opt.LateReceives && !c.settled:
+		return c.postShort()
+	}
+	return nil
+}
+
+// accept takes one PDU.
+func (c *Conn) accept(p *PDU) error {
+	if p.Hello != nil {
+		c.inbox = append(c.inbox, &PDU{Hello: bytes.Clone(p.Hello)})
+		return nil
+	}
+	if err := c.numbers(&p.BHS); err != nil {
+		return err
+	}
+	itt := p.BHS.InitiatorTaskTag()
+	switch op := p.BHS.Opcode(); op {
+	case pdu.OpSCSIResponse:
+		t := c.task(itt)
+		if t == nil {
+			return fmt.Errorf("iserclient: response for task %#x, which is none of ours", itt)
+		}
+		return t.finish(c, p)
+	case pdu.OpDataIn, pdu.OpR2T, pdu.OpSNACK:
+		return fmt.Errorf("iserclient: %s over iSER", op)
+	case pdu.OpNOPIn:
+		if itt == pdu.ReservedTag && p.BHS.NOPIn().TargetTransferTag() != pdu.ReservedTag && !c.opt.NoPong {
+			c.keep(&c.Unsolicited, p)
+			return c.pong(p)
+		}
+	}
+	if p.Invalidated != 0 {
+		return fmt.Errorf("iserclient: STag %#x invalidated by %s", p.Invalidated, p.BHS.Opcode())
+	}
+	switch op := p.BHS.Opcode(); {
+	case op == pdu.OpReject, op == pdu.OpAsyncMessage, itt == pdu.ReservedTag:
+		c.keep(&c.Unsolicited, p)
+	default:
+		c.keep(&c.inbox, p)
+	}
+	return nil
+}
+
+func (c *Conn) keep(list *[]*PDU, p *PDU) {
+	*list = append(*list, &PDU{BHS: p.BHS, Data: bytes.Clone(p.Data)})
+}
+
+// numbers checks StatSN and follows the window. RFC 7143: every PDU from the target that carries status, or answers,
+// takes a StatSN; a NOP-In that the target began does not.
+func (c *Conn) numbers(h *pdu.BHS) error {
+	n := h.NOPIn() // the three fields lie at the same place everywhere
+	uses := h.Opcode() != pdu.OpNOPIn || h.InitiatorTaskTag() != pdu.ReservedTag
+	if !c.statKnown {
+		c.statKnown = true
+		c.ExpStatSN = n.StatSN()
+	}
+	if n.StatSN() != c.ExpStatSN {
+		return fmt.Errorf("iserclient: %s with StatSN %d, want %d", h.Opcode(), n.StatSN().Uint32(), c.ExpStatSN.Uint32())
+	}
+	if uses {
+		c.ExpStatSN = c.ExpStatSN.Next()
+	}
+	if max := n.MaxCmdSN(); c.MaxCmdSN == (serial.Number{}) || c.MaxCmdSN.Less(max) {
+		c.MaxCmdSN = max
+	}
+	return nil
+}
+
+// Receive waits for the next PDU that is neither the response of a task nor unsolicited.
+func (c *Conn) Receive() (*PDU, error) {
+	for deadline := time.Now().Add(c.opt.Timeout); len(c.inbox) == 0; {
+		if err := c.progress(deadline); err != nil {
+			return nil, err
+		}
+	}
+	p := c.inbox[0]
+	c.inbox = c.inbox[:copy(c.inbox, c.inbox[1:])]
+	return p, nil
+}
+
+// AwaitUnsolicited waits until there are n PDUs in Unsolicited.
+func (c *Conn) AwaitUnsolicited(n int) error {
+	for deadline := time.Now().Add(c.opt.Timeout); len(c.Unsolicited) < n; {
+		if err := c.progress(deadline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Idle reaps for a while, and gives back the first error.
+func (c *Conn) Idle(d time.Duration) error {
+	for deadline := time.Now().Add(d); time.Now().Before(deadline); {
+		if n, err := c.reap(); err != nil {
+			return err
+		} else if n == 0 {
+			time.Sleep(min(d, 200*time.Microsecond))
+		}
+		if c.down.Load() {
+			return ErrDisconnected
+		}
+	}
+	return nil
+}
