@@ -15,7 +15,8 @@ type taskIO struct {
 	task    *iscsi.Task
 	buffers []rdma.Buf // of AllocateDataBuffers
 	pieces  [][]byte   // the same, as given out
-	bounce  []rdma.Buf // copies of data-in in memory that is not registered
+	bounce  []rdma.Buf // for copies of data-in that lies in memory that is not registered
+	copies  [][]byte   // the copies
 
 	move        [][]byte // what is moved now, in pieces
 	one         [1][]byte
@@ -89,6 +90,7 @@ func (c *conn) freeTask(io *taskIO) {
 	c.s.putBuffers(io.buffers)
 	c.s.putBuffers(io.bounce)
 	clear(io.pieces)
+	clear(io.copies)
 	io.buffers, io.pieces, io.bounce = io.buffers[:0], io.pieces[:0], io.bounce[:0]
 	io.task, io.move, io.one[0] = nil, nil, nil
 	io.left, io.reading, io.copyFirst = 0, false, false
@@ -139,14 +141,14 @@ func (c *conn) copyOut(io *taskIO) bool {
 		c.s.wait(c)
 		return false
 	}
-	pieces := make([][]byte, 0, len(io.bounce))
+	io.copies = io.copies[:0]
 	rest := n
 	for _, b := range io.bounce {
 		k := min(uint32(len(b.Bytes())), rest)
-		pieces = append(pieces, b.Bytes()[:k])
+		io.copies = append(io.copies, b.Bytes()[:k])
 		rest -= k
 	}
-	for _, p := range pieces {
+	for _, p := range io.copies {
 		for len(p) > 0 {
 			from := io.next(uint32(len(p)))
 			if len(from) == 0 {
@@ -157,7 +159,7 @@ func (c *conn) copyOut(io *taskIO) bool {
 			io.off += len(from)
 		}
 	}
-	io.move, io.piece, io.off = pieces, 0, 0
+	io.move, io.piece, io.off = io.copies, 0, 0
 	c.s.counters.bounced.add(int(n))
 	return true
 }
