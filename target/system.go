@@ -49,7 +49,7 @@ type System struct {
 	devices []*scsi.Device
 	lus     []*scsi.LogicalUnit
 	portals []PortalStatus
-	closers []func() error
+	orphans []backstore.Store // opened, and in no logical unit
 }
 
 // Unit is a logical unit as it is served.
@@ -122,7 +122,12 @@ func (s *System) addLUN(dev *scsi.Device, t *TargetConfig, l *LUNConfig) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
-	s.closers = append(s.closers, store.Close)
+	owned := false
+	defer func() {
+		if !owned {
+			s.orphans = append(s.orphans, store)
+		}
+	}()
 	naa, err := parseNAA(l.NAA)
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
@@ -135,6 +140,7 @@ func (s *System) addLUN(dev *scsi.Device, t *TargetConfig, l *LUNConfig) error {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	s.lus = append(s.lus, lu)
+	owned = true
 	if err := dev.SetLUN(*l.LUN, lu); err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
@@ -322,11 +328,16 @@ func (s *System) closeAll() error {
 		s.provider = nil
 	}
 	for _, lu := range s.lus {
-		lu.Close()
+		// A unit whose commands do not end keeps its store: the store's memory is in use.
+		if err := lu.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", lu.Name(), err))
+			continue
+		}
+		errs = append(errs, lu.Store().Close())
 	}
-	for _, c := range s.closers {
-		errs = append(errs, c())
+	for _, c := range s.orphans {
+		errs = append(errs, c.Close())
 	}
-	s.lus, s.closers = nil, nil
+	s.lus, s.orphans = nil, nil
 	return errors.Join(errs...)
 }
