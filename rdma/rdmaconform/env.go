@@ -25,7 +25,7 @@ type Env struct {
 	PeerDisconnectFlushes bool
 	// NoInline: the device takes no inline data.
 	NoInline bool
-	// NoIPv4Wildcard: the wildcard of a family cannot be tested here.
+	// NoWildcard: wildcard listeners cannot be tested here.
 	NoWildcard bool
 	// Invalidates: SEND_WITH_INV works on a region that RegMR made. Where it does not (adapters take memory windows and
 	// fast-registered regions only), it must kill the peer's queue pair like a wrong key.
@@ -44,6 +44,9 @@ type Env struct {
 	NoTimewait bool
 	// NoFlushAfterError: a receive posted after the queue pair went to error may never complete, as on soft-RoCE.
 	NoFlushAfterError bool
+	// VagueStatus: a request that failed for its own fault completes with an error, but not with the status that says
+	// which, as on soft-RoCE.
+	VagueStatus bool
 	// CanResize: the depth of a completion queue can change.
 	CanResize bool
 
@@ -81,7 +84,7 @@ var Tests = map[string]func(t *testing.T, env Env){
 	"Send": testSend, "SendPieces": testSendPieces, "SendOrder": testSendOrder, "ZeroLength": testZeroLength, "Inline": testInline,
 	"RDMAWrite": testRDMAWrite, "RDMAWritePieces": testRDMAWritePieces, "RDMARead": testRDMARead, "RDMAReadPieces": testRDMAReadPieces,
 	"LongMessages": testLongMessages, "WriteThenSend": testWriteThenSend, "Fence": testFence, "ReadDepth": testReadDepth,
-	"Unsignaled": testUnsignaled, "SignalAll": testSignalAll, "Batch": testBatch, "SendWithInv": testSendWithInv, "Loopback": testBothWays,
+	"Unsignaled": testUnsignaled, "SignalAll": testSignalAll, "Batch": testBatch, "SendWithInv": testSendWithInv, "BothWays": testBothWays,
 	"QueueFull": testQueueFull, "BadPosts": testBadPosts, "ShortReceive": testShortReceive, "BadLocalKey": testBadLocalKey,
 	"BadRemote": testBadRemote, "WrongInvalidate": testWrongInvalidate, "RNRWaits": testRNRWaits, "RNRFails": testRNRFails,
 	"FlushInOrder": testFlushInOrder, "PostAfterError": testPostAfterError, "PeerGone": testPeerGone, "PostNotConnected": testPostNotConnected,

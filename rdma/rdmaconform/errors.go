@@ -72,12 +72,12 @@ func testShortReceive(t *testing.T, env Env) {
 	tgt, ini := connect(t, &env, options{prepare: func(s *side) { s.recv(7, 2, 0, 64) }})
 	ini.recv(9, 1, 0, 64)
 	ini.send(ini.message(1, 0, 65))
-	wantStatus(t, "sender", ini.reap(2)[0], rdma.StatusRemInvReqErr, rdma.StatusRemOpErr, rdma.StatusRetryExcErr)
+	env.wantFault(t, "sender", ini.reap(2)[0], rdma.StatusRemInvReqErr, rdma.StatusRemOpErr, rdma.StatusRetryExcErr)
 	wcs := tgt.reap(2)
 	if wcs[0].ID != 7 || wcs[1].ID != 8 {
 		t.Errorf("%+v", wcs)
 	}
-	wantStatus(t, "receiver", wcs[0], rdma.StatusLocLenErr, rdma.StatusRemInvReqErr)
+	env.wantFault(t, "receiver", wcs[0], rdma.StatusLocLenErr, rdma.StatusRemInvReqErr)
 	wantStatus(t, "receiver's next", wcs[1], rdma.StatusFlushed)
 }
 
@@ -89,7 +89,7 @@ func afterLocalError(t *testing.T, s *side, want ...rdma.Status) {
 	for _, wc := range wcs {
 		seen[wc.ID] = wc
 	}
-	wantStatus(t, "the request", seen[1], want...)
+	s.env.wantFault(t, "the request", seen[1], want...)
 	wantStatus(t, "the one behind it", seen[2], rdma.StatusFlushed)
 	wantStatus(t, "the receive", seen[50], rdma.StatusFlushed)
 }

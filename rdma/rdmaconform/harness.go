@@ -347,6 +347,16 @@ func wantStatus(t testing.TB, what string, wc rdma.WC, want ...rdma.Status) {
 	}
 }
 
+// wantFault is wantStatus for the request that was at fault itself.
+func (e *Env) wantFault(t testing.TB, what string, wc rdma.WC, want ...rdma.Status) {
+	t.Helper()
+	if !e.VagueStatus {
+		wantStatus(t, what, wc, want...)
+	} else if wc.Status == rdma.StatusSuccess {
+		t.Errorf("%s: success", what)
+	}
+}
+
 // fill writes a pattern that differs with seed.
 func fill(b []byte, seed int) {
 	for i := range b {
