@@ -113,7 +113,12 @@ func ParsePortal(s string) (netip.AddrPort, error) {
 	bad := func(why string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("portal %q: %s; want ADDR:PORT, for example 192.0.2.1:3260 or [2001:db8::1]:3260", s, why)
 	}
-	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")); err == nil {
+	bare := s
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(s, "]") {
+		bare = strings.TrimSuffix(inner, "]")
+	}
+	// A zone may hold any character, so a bracket left over must be ruled out here.
+	if a, err := netip.ParseAddr(bare); err == nil && !strings.ContainsAny(bare, "[]") {
 		return netip.AddrPortFrom(a.Unmap(), DefaultPort), nil
 	}
 	t := s
