@@ -90,7 +90,6 @@ type conn struct {
 	disconnected bool // the connection manager said so
 	peerCloses   bool // what was sent last makes the initiator close the connection
 	lingering    bool // it was sent, and the initiator has the next word
-	tuned        bool // the RNR timer was set
 	invalidate   bool // remote invalidation is in use
 	fullFeature  bool
 	discovery    bool

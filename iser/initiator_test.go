@@ -65,7 +65,6 @@ type dialOptions struct {
 	noZero    bool  // responder 0 is meant
 	recvs     int
 	noWait    bool
-	access    rdma.Access
 }
 
 // dial connects. t may be nil-safe only for errors returned.

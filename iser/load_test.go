@@ -22,7 +22,6 @@ type load struct {
 	rsges []rdma.SGE
 	post  [1]rdma.QPPost
 	idle  []uint32 // tags that may go again
-	bad   error
 }
 
 func (i *initiator) newLoad(depth int, write bool, size int, cmdSN uint32) *load {
