@@ -241,6 +241,7 @@ func (c *conn) settle() {
 	}
 	c.linger = c.phase == phaseGraceful && c.fd >= 0
 	c.phase = phaseEnded
+	c.n.addTo(&c.srv.counters) // before the peer can know, so that who saw the end sees its counts
 	if c.linger {
 		_ = unix.Shutdown(c.fd, unix.SHUT_WR)
 		_ = c.sock.SetReadDeadline(time.Now().Add(c.srv.cfg.CloseTimeout))
