@@ -16,6 +16,10 @@ type DeviceConfig struct {
 	RelativePortID uint16
 	// PortGroup is the target port group of the port. It is kept for asymmetric access, which is not reported (TPGS is 0).
 	PortGroup uint16
+	// AbortTasks, if set, makes PREEMPT AND ABORT supported. It aborts the tasks that the nexus has at the logical unit, as
+	// CLEAR TASK SET does, and has done called once, from any goroutine, when none of them can change the medium any more.
+	// It must not block. Devices that share logical units set it all or none.
+	AbortTasks func(n *ITNexus, lu *LogicalUnit, done func())
 }
 
 // Device is a SCSI target device with one port: a map of LUNs and the nexuses through it.
@@ -40,6 +44,9 @@ type lunMap struct {
 // NewDevice makes a device without logical units.
 func NewDevice(cfg DeviceConfig) *Device {
 	d := &Device{cfg: cfg, commands: standardCommands(), nexuses: map[*ITNexus]struct{}{}}
+	if cfg.AbortTasks != nil {
+		d.commands = abortingCommands()
+	}
 	d.luns.Store(&lunMap{})
 	return d
 }
@@ -126,7 +133,7 @@ func (d *Device) Reset(cold bool, by *ITNexus) {
 func (d *Device) NewNexus(initiatorPortName string) *ITNexus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := &ITNexus{device: d, initiator: initiatorPortName}
+	n := &ITNexus{device: d, name: nexusName{initiatorPortName, d.cfg.PortName}}
 	units := d.luns.Load().units
 	paths := make([]*path, len(units))
 	for i, lu := range units {

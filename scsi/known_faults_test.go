@@ -201,8 +201,8 @@ func TestB56_B57_ReportSupportedOpcodes(t *testing.T) {
 		if int(binary.BigEndian.Uint32(all)) != len(all)-4 || (len(all)-4)%width != 0 {
 			t.Fatalf("RCTD %v: list of %d bytes says %x", rctd, len(all), all[:4])
 		}
-		if n := (len(all) - 4) / width; n != len(commandTable()) {
-			t.Errorf("%d commands listed, %d in the table", n, len(commandTable()))
+		if n := (len(all) - 4) / width; n != len(standardCommands().rows) {
+			t.Errorf("%d commands listed, %d in the table", n, len(standardCommands().rows))
 		}
 		for d := all[4:]; len(d) > 0; d = d[width:] {
 			code, sa, length := d[0], binary.BigEndian.Uint16(d[2:]), d[7]
@@ -229,7 +229,11 @@ func TestB56_B57_ReportSupportedOpcodes(t *testing.T) {
 			cdb := make([]byte, 16)
 			cdb[0], cdb[1] = byte(code), byte(sa)
 			if set.find(cdb) == nil {
-				i.run(0, cdb, nil, 0).expect(t, fmt.Sprintf("%02X/%02X", code, sa), IllegalRequest, InvalidCommandOperationCode)
+				want := InvalidCommandOperationCode
+				if Opcode(code) == OpPersistentReserveIn || Opcode(code) == OpPersistentReserveOut {
+					want = InvalidFieldInCDB
+				}
+				i.run(0, cdb, nil, 0).expect(t, fmt.Sprintf("%02X/%02X", code, sa), IllegalRequest, want)
 			}
 		}
 	}

@@ -6,9 +6,9 @@ import (
 
 // ITNexus is the relation between one initiator port and one target port: the session.
 type ITNexus struct {
-	device    *Device
-	initiator string
-	closed    atomic.Bool
+	device *Device
+	name   nexusName
+	closed atomic.Bool
 	// paths are indexed by LUN, nil where there is nothing. A change of the map puts a new slice in place, under the
 	// device's mu.
 	paths atomic.Pointer[[]*path]
@@ -67,12 +67,12 @@ func (n *ITNexus) setPath(lun uint16, lu *LogicalUnit) {
 }
 
 // InitiatorPortName is the name that the nexus was made with.
-func (n *ITNexus) InitiatorPortName() string { return n.initiator }
+func (n *ITNexus) InitiatorPortName() string { return n.name.initiator }
 
 // Device is the target device of the nexus.
 func (n *ITNexus) Device() *Device { return n.device }
 
-// Close is the I_T nexus loss: reservations are released and the logical units forget the nexus. Commands under way
+// Close is the I_T nexus loss: SPC-2 reservations are released, persistent reservations and registrations stay, and the logical units forget the nexus. Commands under way
 // end by themselves and must still be released. It may be called twice.
 func (n *ITNexus) Close() {
 	if n.closed.Swap(true) {
@@ -144,12 +144,23 @@ func (n *ITNexus) Start(c *Command) (next Next) {
 		return NextDone
 	}
 	if op == nil {
-		return c.Fail(IllegalRequest, InvalidCommandOperationCode)
+		return c.unknown()
 	}
-	if holder := c.LU.reservedBy.Load(); holder != nil && holder != n && op.flags&ignoresReservation == 0 {
+	if c.conflicts(op) {
 		return c.FailStatus(StatusReservationConflict)
 	}
 	return c.begin(op)
+}
+
+// unknown refuses a command that is not in the table. Unknown service actions of the PERSISTENT RESERVE commands are
+// fields of a known operation code, as SPC-4 has it; of the others they are answered like unknown operation codes, by
+// which initiators recognize that a command is not there.
+func (c *Command) unknown() Next {
+	switch Opcode(c.CDB[0]) {
+	case OpPersistentReserveIn, OpPersistentReserveOut:
+		return c.invalidField(1)
+	}
+	return c.Fail(IllegalRequest, InvalidCommandOperationCode)
 }
 
 func (p *path) release() {

@@ -12,6 +12,11 @@ func reserve(c *Command) Next {
 		return c.invalidField(1)
 	}
 	lu, n := c.LU, c.nexus
+	lu.persistent.mu.Lock()
+	defer lu.persistent.mu.Unlock()
+	if len(lu.persistent.registrants) > 0 {
+		return c.compatibleLocked()
+	}
 	if !lu.reservedBy.CompareAndSwap(nil, n) && lu.reservedBy.Load() != n {
 		return c.FailStatus(StatusReservationConflict)
 	}
@@ -27,6 +32,24 @@ func release(c *Command) Next {
 	if c.CDB[1]&(thirdParty|extent) != 0 {
 		return c.invalidField(1)
 	}
-	c.LU.reservedBy.CompareAndSwap(c.nexus, nil)
+	lu := c.LU
+	lu.persistent.mu.Lock()
+	defer lu.persistent.mu.Unlock()
+	if len(lu.persistent.registrants) > 0 {
+		return c.compatibleLocked()
+	}
+	lu.reservedBy.CompareAndSwap(c.nexus, nil)
 	return c.good()
+}
+
+// compatibleLocked is what RESERVE and RELEASE do while there are registrations: for those to whom the persistent
+// reservation gives access already, GOOD and nothing (CRH in REPORT CAPABILITIES); for all others, the conflict that
+// SPC-2 asks for.
+func (c *Command) compatibleLocked() Next {
+	if r := c.LU.persistent.reservation.Load(); r != nil {
+		if _, ok := r.members[c.nexus.name]; ok {
+			return c.good()
+		}
+	}
+	return c.FailStatus(StatusReservationConflict)
 }

@@ -60,36 +60,42 @@ func (k SenseKey) String() string {
 type AdditionalSense uint16
 
 const (
-	NoAdditionalSense              AdditionalSense = 0x0000
-	NotReadyInitializingRequired   AdditionalSense = 0x0402
-	WriteError                     AdditionalSense = 0x0C00
-	UnexpectedUnsolicitedData      AdditionalSense = 0x0C0C
-	NotEnoughUnsolicitedData       AdditionalSense = 0x0C0D
-	InvalidFieldInInformationUnit  AdditionalSense = 0x0E03
-	UnrecoveredReadError           AdditionalSense = 0x1100
-	ParameterListLengthError       AdditionalSense = 0x1A00
-	MiscompareDuringVerify         AdditionalSense = 0x1D00
-	InvalidCommandOperationCode    AdditionalSense = 0x2000
-	LBAOutOfRange                  AdditionalSense = 0x2100
-	InvalidFieldInCDB              AdditionalSense = 0x2400
-	LogicalUnitNotSupported        AdditionalSense = 0x2500
-	WriteProtected                 AdditionalSense = 0x2700
-	SpaceAllocationFailed          AdditionalSense = 0x2707
-	PowerOnResetOrBusDeviceReset   AdditionalSense = 0x2900
-	PowerOnOccurred                AdditionalSense = 0x2901
-	SCSIBusResetOccurred           AdditionalSense = 0x2902
-	BusDeviceResetFunctionOccurred AdditionalSense = 0x2903
-	ITNexusLossOccurred            AdditionalSense = 0x2907
-	CapacityDataHasChanged         AdditionalSense = 0x2A09
-	CommandsClearedByAnotherPort   AdditionalSense = 0x2F00
-	SavingParametersNotSupported   AdditionalSense = 0x3900
-	InquiryDataHasChanged          AdditionalSense = 0x3F03
-	ReportedLUNsDataHasChanged     AdditionalSense = 0x3F0E
-	InternalTargetFailure          AdditionalSense = 0x4400
-	SelectOrReselectFailure        AdditionalSense = 0x4500
-	ProtocolServiceCRCError        AdditionalSense = 0x4705
-	InvalidMessageError            AdditionalSense = 0x4900
-	DataPhaseError                 AdditionalSense = 0x4B00
+	NoAdditionalSense                     AdditionalSense = 0x0000
+	NotReadyInitializingRequired          AdditionalSense = 0x0402
+	WriteError                            AdditionalSense = 0x0C00
+	UnexpectedUnsolicitedData             AdditionalSense = 0x0C0C
+	NotEnoughUnsolicitedData              AdditionalSense = 0x0C0D
+	InvalidFieldInInformationUnit         AdditionalSense = 0x0E03
+	UnrecoveredReadError                  AdditionalSense = 0x1100
+	ParameterListLengthError              AdditionalSense = 0x1A00
+	MiscompareDuringVerify                AdditionalSense = 0x1D00
+	InvalidCommandOperationCode           AdditionalSense = 0x2000
+	LBAOutOfRange                         AdditionalSense = 0x2100
+	InvalidFieldInCDB                     AdditionalSense = 0x2400
+	LogicalUnitNotSupported               AdditionalSense = 0x2500
+	InvalidFieldInParameterList           AdditionalSense = 0x2600
+	InvalidReleaseOfPersistentReservation AdditionalSense = 0x2604
+	WriteProtected                        AdditionalSense = 0x2700
+	SpaceAllocationFailed                 AdditionalSense = 0x2707
+	PowerOnResetOrBusDeviceReset          AdditionalSense = 0x2900
+	PowerOnOccurred                       AdditionalSense = 0x2901
+	SCSIBusResetOccurred                  AdditionalSense = 0x2902
+	BusDeviceResetFunctionOccurred        AdditionalSense = 0x2903
+	ITNexusLossOccurred                   AdditionalSense = 0x2907
+	ReservationsPreempted                 AdditionalSense = 0x2A03
+	ReservationsReleased                  AdditionalSense = 0x2A04
+	RegistrationsPreempted                AdditionalSense = 0x2A05
+	CapacityDataHasChanged                AdditionalSense = 0x2A09
+	CommandsClearedByAnotherPort          AdditionalSense = 0x2F00
+	SavingParametersNotSupported          AdditionalSense = 0x3900
+	InquiryDataHasChanged                 AdditionalSense = 0x3F03
+	ReportedLUNsDataHasChanged            AdditionalSense = 0x3F0E
+	InternalTargetFailure                 AdditionalSense = 0x4400
+	SelectOrReselectFailure               AdditionalSense = 0x4500
+	ProtocolServiceCRCError               AdditionalSense = 0x4705
+	InvalidMessageError                   AdditionalSense = 0x4900
+	DataPhaseError                        AdditionalSense = 0x4B00
+	InsufficientRegistrationResources     AdditionalSense = 0x5504
 )
 
 // ASC is the additional sense code, ASCQ its qualifier.
@@ -97,36 +103,42 @@ func (a AdditionalSense) ASC() uint8  { return uint8(a >> 8) }
 func (a AdditionalSense) ASCQ() uint8 { return uint8(a) }
 
 var additionalSenseNames = map[AdditionalSense]string{
-	NoAdditionalSense:              "no additional sense information",
-	NotReadyInitializingRequired:   "logical unit not ready, initializing command required",
-	WriteError:                     "write error",
-	UnexpectedUnsolicitedData:      "write error, unexpected unsolicited data",
-	NotEnoughUnsolicitedData:       "write error, not enough unsolicited data",
-	InvalidFieldInInformationUnit:  "invalid field in command information unit",
-	UnrecoveredReadError:           "unrecovered read error",
-	ParameterListLengthError:       "parameter list length error",
-	MiscompareDuringVerify:         "miscompare during verify operation",
-	InvalidCommandOperationCode:    "invalid command operation code",
-	LBAOutOfRange:                  "logical block address out of range",
-	InvalidFieldInCDB:              "invalid field in CDB",
-	LogicalUnitNotSupported:        "logical unit not supported",
-	WriteProtected:                 "write protected",
-	SpaceAllocationFailed:          "space allocation failed write protect",
-	PowerOnResetOrBusDeviceReset:   "power on, reset, or bus device reset occurred",
-	PowerOnOccurred:                "power on occurred",
-	SCSIBusResetOccurred:           "SCSI bus reset occurred",
-	BusDeviceResetFunctionOccurred: "bus device reset function occurred",
-	ITNexusLossOccurred:            "I_T nexus loss occurred",
-	CapacityDataHasChanged:         "capacity data has changed",
-	CommandsClearedByAnotherPort:   "commands cleared by another initiator",
-	SavingParametersNotSupported:   "saving parameters not supported",
-	InquiryDataHasChanged:          "INQUIRY data has changed",
-	ReportedLUNsDataHasChanged:     "reported LUNs data has changed",
-	InternalTargetFailure:          "internal target failure",
-	SelectOrReselectFailure:        "select or reselect failure",
-	ProtocolServiceCRCError:        "protocol service CRC error",
-	InvalidMessageError:            "invalid message error",
-	DataPhaseError:                 "data phase error",
+	NoAdditionalSense:                     "no additional sense information",
+	NotReadyInitializingRequired:          "logical unit not ready, initializing command required",
+	WriteError:                            "write error",
+	UnexpectedUnsolicitedData:             "write error, unexpected unsolicited data",
+	NotEnoughUnsolicitedData:              "write error, not enough unsolicited data",
+	InvalidFieldInInformationUnit:         "invalid field in command information unit",
+	UnrecoveredReadError:                  "unrecovered read error",
+	ParameterListLengthError:              "parameter list length error",
+	MiscompareDuringVerify:                "miscompare during verify operation",
+	InvalidCommandOperationCode:           "invalid command operation code",
+	LBAOutOfRange:                         "logical block address out of range",
+	InvalidFieldInCDB:                     "invalid field in CDB",
+	LogicalUnitNotSupported:               "logical unit not supported",
+	InvalidFieldInParameterList:           "invalid field in parameter list",
+	InvalidReleaseOfPersistentReservation: "invalid release of persistent reservation",
+	WriteProtected:                        "write protected",
+	SpaceAllocationFailed:                 "space allocation failed write protect",
+	PowerOnResetOrBusDeviceReset:          "power on, reset, or bus device reset occurred",
+	PowerOnOccurred:                       "power on occurred",
+	SCSIBusResetOccurred:                  "SCSI bus reset occurred",
+	BusDeviceResetFunctionOccurred:        "bus device reset function occurred",
+	ITNexusLossOccurred:                   "I_T nexus loss occurred",
+	ReservationsPreempted:                 "reservations preempted",
+	ReservationsReleased:                  "reservations released",
+	RegistrationsPreempted:                "registrations preempted",
+	CapacityDataHasChanged:                "capacity data has changed",
+	CommandsClearedByAnotherPort:          "commands cleared by another initiator",
+	SavingParametersNotSupported:          "saving parameters not supported",
+	InquiryDataHasChanged:                 "INQUIRY data has changed",
+	ReportedLUNsDataHasChanged:            "reported LUNs data has changed",
+	InternalTargetFailure:                 "internal target failure",
+	SelectOrReselectFailure:               "select or reselect failure",
+	ProtocolServiceCRCError:               "protocol service CRC error",
+	InvalidMessageError:                   "invalid message error",
+	DataPhaseError:                        "data phase error",
+	InsufficientRegistrationResources:     "insufficient registration resources",
 }
 
 func (a AdditionalSense) String() string {
@@ -197,6 +209,14 @@ func (c *Command) invalidField(at int) Next {
 	next := c.Fail(IllegalRequest, InvalidFieldInCDB)
 	// Sense key specific: SKSV and C/D (the error is in the CDB), then the field pointer.
 	c.Sense[15] = 0xC0
+	binary.BigEndian.PutUint16(c.Sense[16:], uint16(at))
+	return next
+}
+
+// invalidParameter refuses the parameter list and points at the byte that is wrong.
+func (c *Command) invalidParameter(at int) Next {
+	next := c.Fail(IllegalRequest, InvalidFieldInParameterList)
+	c.Sense[15] = 0x80 // SKSV
 	binary.BigEndian.PutUint16(c.Sense[16:], uint16(at))
 	return next
 }

@@ -3,6 +3,7 @@ package scsi
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,7 @@ type LogicalUnit struct {
 	panics atomic.Uint64
 	// reservedBy is the holder of an SPC-2 reservation.
 	reservedBy atomic.Pointer[ITNexus]
+	persistent persistent
 	scratch    sync.Pool // *scratch, for VERIFY
 
 	mu    sync.Mutex
@@ -140,8 +142,12 @@ type LogicalUnitInfo struct {
 	// Nexuses is the number of I_T nexuses that see it, Panics the number of commands whose handler panicked.
 	Nexuses int
 	Panics  uint64
-	// ReservedBy is the initiator port that holds an SPC-2 reservation, empty if none does.
+	// ReservedBy is the initiator port that holds a reservation, of SPC-2 or persistent; empty if none does or all
+	// registered ones do.
 	ReservedBy string
+	// Reservation is the type of the persistent reservation, 0 if there is none; Registrations are the registered nexuses.
+	Reservation   ReservationType
+	Registrations int
 }
 
 // Info describes the logical unit as it is now.
@@ -154,7 +160,14 @@ func (lu *LogicalUnit) Info() LogicalUnitInfo {
 		ReadOnly: lu.readOnly, MaxTransferBytes: lu.cfg.MaxTransferBytes, Store: lu.info, Nexuses: nexuses, Panics: lu.panics.Load(),
 	}
 	if n := lu.reservedBy.Load(); n != nil {
-		info.ReservedBy = n.initiator
+		info.ReservedBy = n.name.initiator
+	}
+	s := &lu.persistent
+	s.mu.Lock()
+	info.Registrations = len(s.registrants)
+	s.mu.Unlock()
+	if r := s.reservation.Load(); r != nil {
+		info.Reservation, info.ReservedBy = r.kind, r.holder.initiator
 	}
 	return info
 }
@@ -194,7 +207,8 @@ func (lu *LogicalUnit) running() int64 {
 	return n
 }
 
-// Reset is the logical unit reset: reservations are released and every other nexus than by learns of it. The transport
+// Reset is the logical unit reset: an SPC-2 reservation is released, persistent ones stay, and every other nexus than by
+// learns of it. The transport
 // aborts the commands itself. by may be nil.
 func (lu *LogicalUnit) Reset(by *ITNexus) { lu.reset(by, BusDeviceResetFunctionOccurred) }
 
@@ -217,6 +231,19 @@ func (lu *LogicalUnit) attention(code AdditionalSense, which func(*path) bool) {
 			p.attention.add(code)
 		}
 	}
+}
+
+// nexusesNamed are the nexuses with these names that have a session now, without one of them.
+func (lu *LogicalUnit) nexusesNamed(names []nexusName, except *ITNexus) []*ITNexus {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	var list []*ITNexus
+	for p := range lu.paths {
+		if n := p.nexus; n != except && slices.Contains(names, n.name) && !slices.Contains(list, n) {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 func (lu *LogicalUnit) addPath(p *path) {
