@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"iserd/backstore"
+	"iserd/backstore/faultstore"
 	"iserd/backstore/null"
 	"iserd/backstore/ram"
 	"iserd/internal/iserclient"
@@ -34,7 +35,9 @@ const (
 type rig struct {
 	t      testing.TB
 	fabric *rdmatest.Fabric
+	target *rdmatest.Provider
 	peer   rdma.Provider
+	fault  *faultstore.Store // LUN 2: answers later, and may be told to misbehave
 	node   *iscsi.Node
 	srv    *iser.Server
 	addr   netip.AddrPort
@@ -48,16 +51,22 @@ func check(t testing.TB, err error) {
 	}
 }
 
-func newRig(t testing.TB) *rig {
+// newRig makes one. The target must not overdo it with RDMA READs, find no receive at an initiator of usual habits, or
+// overrun anything; except lists what a test provokes.
+func newRig(t testing.TB, except ...rdmatest.Misuse) *rig {
 	t.Helper()
-	f, tgt, ini := rdmatest.Pair(rdmatest.Config{Misuse: rdmatest.FailOnMisuse(t, rdmatest.MisuseAfterError)})
-	r := &rig{t: t, fabric: f, peer: ini, node: iscsi.NewNode(iscsi.Config{})}
+	f, tgt, ini := rdmatest.Pair(rdmatest.Config{Misuse: rdmatest.FailOnMisuse(t, append(except, rdmatest.MisuseAfterError)...)})
+	r := &rig{t: t, fabric: f, target: tgt, peer: ini, node: iscsi.NewNode(iscsi.Config{})}
 	dev := scsi.NewDevice(scsi.DeviceConfig{PortName: targetName + ",t,0x0001", RelativePortID: 1})
 	mem, err := ram.New(storeSize)
 	check(t, err)
 	nul, err := null.New(1 << 40)
 	check(t, err)
-	stores := []backstore.Store{mem, nul}
+	inner, err := ram.New(storeSize)
+	check(t, err)
+	r.fault = faultstore.New(inner)
+	r.fault.Async(true)
+	stores := []backstore.Store{mem, nul, r.fault}
 	var lus []*scsi.LogicalUnit
 	for i, s := range stores {
 		lu, err := scsi.NewLogicalUnit(scsi.LogicalUnitConfig{Name: fmt.Sprint(i), Store: s, Identity: scsi.NewIdentity(fmt.Sprintf("iser test %d", i))})
@@ -76,6 +85,7 @@ func newRig(t testing.TB) *rig {
 	r.addr = l.Addr()
 	r.node.SetPortals([]iscsi.Portal{{Addr: l.Addr(), Tag: 1, ISER: true}})
 	t.Cleanup(func() {
+		r.fault.Release()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := r.node.Shutdown(ctx); err != nil {
@@ -105,7 +115,7 @@ func (r *rig) open(o iserclient.Options, keys ...login.KeyValue) *iserclient.Con
 	c, err := iserclient.Open(r.peer, r.addr, o, iserclient.Login{Target: targetName, ISID: [6]byte{0x80, 0, 0, 0, 0, r.isid}, Keys: keys})
 	check(r.t, err)
 	r.t.Cleanup(func() { check(r.t, c.Close()) })
-	for lun := range 2 {
+	for lun := range 3 {
 		for range 3 {
 			res, err := c.Do(&iserclient.Command{LUN: iserclient.LUN(lun), CDB: make([]byte, 6)})
 			check(r.t, err)
