@@ -345,6 +345,9 @@ func (c *Connection) endSession(how ending, cause string) {
 	case endReinstated:
 		n.count.reinstatements.Add(1)
 		call(n.cfg.Events.Reinstated, e)
+	case endRemoved:
+		n.count.removed.Add(1)
+		call(n.cfg.Events.Removed, e)
 	default:
 		n.count.lost.Add(1)
 		call(n.cfg.Events.Lost, e)

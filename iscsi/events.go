@@ -16,6 +16,8 @@ type Events struct {
 	Logout func(SessionEvent)
 	// Reinstated: a session ended because its initiator logged in again.
 	Reinstated func(SessionEvent)
+	// Removed: a session was ended from our side: shutdown, removal of its target, a cold reset.
+	Removed func(SessionEvent)
 	// Lost: a session ended in any other way; Cause says how.
 	Lost func(SessionEvent)
 	// Refused: a login was refused.

@@ -357,6 +357,10 @@ func TestRemoveTarget(t *testing.T) {
 	p.closed()
 	q.closed()
 	q.nothing()
+	// What we end is no loss that anyone should be alarmed by.
+	if n := w.node.Stats(); n.Removed != 2 || n.Lost != 0 || strings.Contains(strings.Join(w.eventList(), "\n"), "lost") {
+		t.Errorf("%d removed, %d lost, events %q", n.Removed, n.Lost, w.eventList())
+	}
 	if got := status(t, w.connect(tcpInfo()).tryLogin(names(hostA, 1), nil)); got != login.StatusNotFound {
 		t.Errorf("status %v", got)
 	}

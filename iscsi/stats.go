@@ -4,9 +4,9 @@ import "sync/atomic"
 
 // counters are the node's.
 type counters struct {
-	connections, probes, logins, logouts, refusals, lost, reinstatements, reinstatementTimeouts atomic.Uint64
-	ignored, rejects, malformed, pings, deadPeers, busy, bufferWaits                            atomic.Uint64
-	tmfs, tmfTimeouts, lateWrites, aborted                                                      atomic.Uint64
+	connections, probes, logins, logouts, refusals, lost, removed, reinstatements, reinstatementTimeouts atomic.Uint64
+	ignored, rejects, malformed, pings, deadPeers, busy, bufferWaits                                     atomic.Uint64
+	tmfs, tmfTimeouts, lateWrites, aborted                                                               atomic.Uint64
 }
 
 // Stats counts what happened on a node since it was made.
@@ -15,7 +15,9 @@ type Stats struct {
 	InLogin                        int // now, of the connections
 	Accepted                       uint64
 	Probes, Logins, Logouts        uint64
-	Refusals, Lost, Reinstatements uint64
+	Refusals, Reinstatements       uint64
+	// Lost are sessions that ended by themselves without a logout, Removed those that we ended.
+	Lost, Removed uint64
 	// ReinstatementTimeouts are logins that went on although an older session still had requests in a store.
 	ReinstatementTimeouts uint64
 	// Ignored are commands outside the window and duplicates.
@@ -33,7 +35,7 @@ func (n *Node) Stats() Stats {
 	c := &n.count
 	s := Stats{
 		Accepted: c.connections.Load(), Probes: c.probes.Load(), Logins: c.logins.Load(), Logouts: c.logouts.Load(),
-		Refusals: c.refusals.Load(), Lost: c.lost.Load(), Reinstatements: c.reinstatements.Load(),
+		Refusals: c.refusals.Load(), Lost: c.lost.Load(), Removed: c.removed.Load(), Reinstatements: c.reinstatements.Load(),
 		ReinstatementTimeouts: c.reinstatementTimeouts.Load(), Ignored: c.ignored.Load(), Rejects: c.rejects.Load(),
 		Malformed: c.malformed.Load(), Pings: c.pings.Load(), DeadPeers: c.deadPeers.Load(), Busy: c.busy.Load(),
 		BufferWaits: c.bufferWaits.Load(), TaskManagement: c.tmfs.Load(), Aborted: c.aborted.Load(),

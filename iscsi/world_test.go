@@ -63,6 +63,7 @@ func newWorld(tb testing.TB, change func(*Config)) *world {
 		Login:      func(e SessionEvent) { w.event("login %s", e.Name) },
 		Logout:     func(e SessionEvent) { w.event("logout %s", e.Name) },
 		Reinstated: func(e SessionEvent) { w.event("reinstated %s", e.Name) },
+		Removed:    func(e SessionEvent) { w.event("removed %s: %s", e.Name, e.Cause) },
 		Lost:       func(e SessionEvent) { w.event("lost %s: %s", e.Name, e.Cause) },
 		Refused:    func(e RefusedEvent) { w.event("refused %s %v: %s", e.Name, e.Status, e.Cause) },
 		Probe:      func(e ProbeEvent) { w.event("probe") },

@@ -80,6 +80,7 @@ func nodeEvents(log *zap.Logger) iscsi.Events {
 		Login:      func(e iscsi.SessionEvent) { level(e)(kind(e, "login"), session(e)...) },
 		Logout:     func(e iscsi.SessionEvent) { level(e)(kind(e, "logout"), ended(e)...) },
 		Reinstated: func(e iscsi.SessionEvent) { log.Info("session replaced by a new login of its initiator", ended(e)...) },
+		Removed:    func(e iscsi.SessionEvent) { log.Info(kind(e, "session ended by this daemon"), ended(e)...) },
 		Lost: func(e iscsi.SessionEvent) {
 			if e.Discovery {
 				log.Debug("discovery ended without a logout", ended(e)...)
