@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"iserd/iscsi/pdu"
 )
@@ -81,14 +83,52 @@ func ParseConfig(data []byte) (Config, error) {
 		}
 		return cfg, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
-	return cfg, nil
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return cfg, errors.New("more than one YAML document (a line of ---): only the first would be served")
+	}
+	tree, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return cfg, err
+	}
+	var f fractions
+	for _, doc := range tree.Docs {
+		if doc.Body != nil {
+			ast.Walk(&f, doc.Body)
+		}
+	}
+	return cfg, f.err
 }
+
+// fractions finds the first number with a fraction or an exponent where a whole one belongs: the decoder would cut it.
+type fractions struct{ err error }
+
+func (f *fractions) Visit(n ast.Node) ast.Visitor {
+	if kv, ok := n.(*ast.MappingValueNode); ok && f.err == nil && kv.Value.Type() == ast.FloatType {
+		switch key := kv.Key.GetToken().Value; key {
+		case "queue_depth", "shards", "lun", "block_size":
+			t := kv.Value.GetToken()
+			f.err = fmt.Errorf("[%d:%d] %s: %s is not a whole number", t.Position.Line, t.Position.Column, key, t.Value)
+		}
+	}
+	return f
+}
+
+// maxConfigFile is far above what any configuration has: a file that is larger is not one.
+const maxConfigFile = 16 << 20
 
 // LoadConfig reads a file.
 func LoadConfig(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return Config{}, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
+	if err != nil {
+		return Config{}, err
+	}
+	if len(data) > maxConfigFile {
+		return Config{}, fmt.Errorf("%s: more than %d bytes: not a configuration file", path, maxConfigFile)
 	}
 	cfg, err := ParseConfig(data)
 	if err != nil {

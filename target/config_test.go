@@ -125,6 +125,12 @@ func TestConfigErrors(t *testing.T) {
 		"bad naa":           {"serial: S1", "naa: 5000", "32 hexadecimal"},
 		"naa not 6":         {"serial: S1", "naa: " + strings.Repeat("3", 32), "begins with 6"},
 		"serial with space": {"serial: S1", "serial: 'S 1'", "printable"},
+		"fraction":          {"lun: 7", "lun: 1.5", "whole number"},
+		"lun too large":     {"lun: 7", "lun: 65537", "65537"},
+		"lun negative":      {"lun: 7", "lun: -1", "-1"},
+		"lun a word":        {"lun: 7", "lun: seven", "[9:14]"},
+		"depth a fraction":  {"targets:", "queue_depth: 1.5\ntargets:", "whole number"},
+		"two documents":     {"targets:", "rdma: off\n---\ntargets:", "document"},
 		"no luns":           {"    luns:\n", "    alias: x\n", ""},
 	} {
 		text := strings.Replace(good, c.edit, c.with, 1)
@@ -158,6 +164,13 @@ func TestConfigOneFileTwice(t *testing.T) {
 	}
 	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "destroy") {
 		t.Errorf("error %v; want a refusal of one file under two LUNs", err)
+	}
+}
+
+// A file without an end must not take all memory.
+func TestConfigEndless(t *testing.T) {
+	if _, err := LoadConfig("/dev/zero"); err == nil || !strings.Contains(err.Error(), "not a configuration file") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -28,6 +28,9 @@ type Options struct {
 	Provider func() (rdma.Provider, error)
 	Node     iscsi.Events
 	ISER     iser.Events
+	TCP      tcp.Events
+	// StoreFailed is told of requests that a medium failed (full, broken, cut), as often as it happens; nil is silent.
+	StoreFailed func(error)
 	// Warn reports what is not as the configuration may have meant it; nil is silent.
 	Warn func(message string)
 }
@@ -94,7 +97,7 @@ func New(cfg Config, opt Options) (_ *System, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.tcp = tcp.New(s.node, tcp.Config{})
+	s.tcp = tcp.New(s.node, tcp.Config{Events: s.opt.TCP})
 	if err := s.openRDMA(); err != nil {
 		return nil, err
 	}
@@ -118,7 +121,7 @@ func (s *System) addTarget(port uint16, t *TargetConfig) error {
 
 func (s *System) addLUN(dev *scsi.Device, t *TargetConfig, l *LUNConfig) error {
 	where := fmt.Sprintf("target %s LUN %d", t.Name, *l.LUN)
-	store, err := openStore(l.spec, l.ReadOnly)
+	store, err := openStore(l.spec, l.ReadOnly, s.opt.StoreFailed)
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}

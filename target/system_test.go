@@ -195,6 +195,36 @@ func TestIdentityOfALUN(t *testing.T) {
 	must(t, c.Logout())
 }
 
+// known-faults B139: what a medium fails is told, and not only to the initiator.
+func TestB139_StoreFailuresAreTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	cfg := Config{RDMA: RDMAOff, Portals: []PortalConfig{{Address: "127.0.0.1:0"}},
+		Targets: []TargetConfig{{Name: testTarget, LUNs: []LUNConfig{{Store: "file:" + path + ",size=1M"}}}}}
+	must(t, cfg.Validate())
+	told := make(chan error, 8)
+	s, err := New(cfg, Options{HostID: "x", StoreFailed: func(err error) { told <- err }})
+	must(t, err)
+	defer func() { must(t, s.Shutdown(context.Background())) }()
+	must(t, s.Listen())
+	c, err := tcpclient.Open(s.Portals()[0].Addr.String(), tcpclient.Login{Target: testTarget, ISID: [6]byte{0x80, 1}})
+	must(t, err)
+	_, err = c.Do(&tcpclient.Command{CDB: testUnitReady})
+	must(t, err)
+	must(t, os.Truncate(path, 4096))
+	if r, err := c.Do(&tcpclient.Command{CDB: tcpclient.Read10(64, 8), In: 4096}); err != nil || r.Status != 2 {
+		t.Errorf("read beyond the end of a file that was cut: %v, %+v", err, r)
+	}
+	select {
+	case err := <-told:
+		if !strings.Contains(err.Error(), path) {
+			t.Errorf("told %q, which does not name %s", err, path)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("nobody was told")
+	}
+	must(t, c.Logout())
+}
+
 // Whatever is wrong at start-up is named, and what was opened is closed again.
 func TestStartUpErrors(t *testing.T) {
 	dir := t.TempDir()

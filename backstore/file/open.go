@@ -26,6 +26,9 @@ type Config struct {
 	ReadOnly bool
 	// Workers bounds the requests that wait for the medium at the same time; 0 is DefaultWorkers.
 	Workers int
+	// Failed, if set, is told of every request that the medium failed; the initiator sees no more of it than a sense key.
+	// It is called from any goroutine and must not block.
+	Failed func(error)
 }
 
 // Open opens the medium and locks it.
@@ -43,6 +46,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("file store %s: %w", cfg.Path, err)
 	}
+	s.onFailure = cfg.Failed
 	return s, nil
 }
 

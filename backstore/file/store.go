@@ -18,6 +18,8 @@ type Store struct {
 	path string
 	info backstore.Info
 
+	onFailure func(error) // may be nil
+
 	// inlining counts requests that run on their caller's goroutine, so that Close does not close the file under them.
 	inlining atomic.Int64
 	closed   atomic.Bool

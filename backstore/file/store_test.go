@@ -258,8 +258,12 @@ func TestShrunkFile(t *testing.T) {
 	if err := os.Truncate(s.path, 4096); err != nil {
 		t.Fatal(err)
 	}
+	var told error
+	s.onFailure = func(err error) { told = err }
 	if err := do(s, &backstore.Request{Op: backstore.OpRead, Offset: 2048, Buffers: [][]byte{make([]byte, 4096)}}); !errors.Is(err, backstore.ErrIO) {
 		t.Error(err)
+	} else if told != err {
+		t.Errorf("told %v, the request has %v", told, err)
 	}
 }
 
@@ -270,7 +274,8 @@ func TestB139_NoSpace(t *testing.T) {
 		t.Skipf("no small file system to fill: mount tmpfs: %v", err)
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
-	s, err := Open(Config{Path: filepath.Join(dir, "f"), Size: 1 << 20})
+	told := 0
+	s, err := Open(Config{Path: filepath.Join(dir, "f"), Size: 1 << 20, Failed: func(error) { told++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,6 +290,9 @@ func TestB139_NoSpace(t *testing.T) {
 	got := make([]byte, len(block))
 	if err := do(s, &backstore.Request{Op: backstore.OpRead, Buffers: [][]byte{got}}); err != nil || !bytes.Equal(got, block) {
 		t.Errorf("read after the file system was full: %v", err)
+	}
+	if told != 6 {
+		t.Errorf("%d failures were told of, want 6", told)
 	}
 }
 

@@ -153,7 +153,12 @@ func (s *Store) failed(what string, off int64, err error) error {
 		kind = backstore.ErrReadOnly
 	}
 	if off < 0 {
-		return fmt.Errorf("%w: %s %s: %w", kind, what, s.path, err)
+		err = fmt.Errorf("%w: %s %s: %w", kind, what, s.path, err)
+	} else {
+		err = fmt.Errorf("%w: %s %s at byte %d: %w", kind, what, s.path, off, err)
 	}
-	return fmt.Errorf("%w: %s %s at byte %d: %w", kind, what, s.path, off, err)
+	if s.onFailure != nil {
+		s.onFailure(err)
+	}
+	return err
 }

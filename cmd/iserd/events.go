@@ -10,6 +10,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"iserd/iscsi"
+	"iserd/iscsi/login"
+	"iserd/iscsi/tcp"
 	"iserd/iser"
 	"iserd/rdma"
 )
@@ -89,7 +91,11 @@ func nodeEvents(log *zap.Logger) iscsi.Events {
 			log.Warn("session lost", ended(e)...)
 		},
 		Refused: func(e iscsi.RefusedEvent) {
-			if f, ok := refusals.fields(peer(e.Peer, zap.Stringer("status", e.Status), zap.String("cause", e.Cause))); ok {
+			f := peer(e.Peer)
+			if e.Status != login.StatusSuccess { // success: no response could say so
+				f = append(f, zap.Stringer("status", e.Status))
+			}
+			if f, ok := refusals.fields(append(f, zap.String("cause", e.Cause))); ok {
 				log.Warn("login refused", f...)
 			}
 		},
@@ -102,6 +108,27 @@ func nodeEvents(log *zap.Logger) iscsi.Events {
 			log.Info("task management", peer(e.Peer, zap.Stringer("function", e.Function), zap.Stringer("response", e.Response),
 				zap.Uint64("lun", e.LUN>>48&0x3fff), zap.Int("tasks", e.Tasks), zap.Int("late", e.Late), zap.Duration("took", e.Took.Round(time.Microsecond)))...)
 		},
+	}
+}
+
+func tcpEvents(log *zap.Logger) tcp.Events {
+	accepts := newQuiet()
+	return tcp.Events{
+		AcceptError: func(err error, pause time.Duration) {
+			if f, ok := accepts.fields([]zap.Field{zap.Error(err), zap.Duration("again_in", pause)}); ok {
+				log.Error("connections cannot be accepted", f...)
+			}
+		},
+	}
+}
+
+// storeFailed logs what a medium failed: a full file system fails every write, and initiators repeat them.
+func storeFailed(log *zap.Logger) func(error) {
+	failures := newQuiet()
+	return func(err error) {
+		if f, ok := failures.fields([]zap.Field{zap.Error(err)}); ok {
+			log.Error("a store failed a request", f...)
+		}
 	}
 }
 
