@@ -23,6 +23,17 @@
 // conditions of that initiator and the count of its commands. Maps are immutable and replaced whole, so commands read
 // them without a lock; [LogicalUnit.Close] waits for the counts, after which the store and its memory are unused.
 //
+// # Reservations
+//
+// A logical unit is reserved by RESERVE of SPC-2 for one session, or persistently for what SPC-4 calls an I_T nexus: the
+// names of the initiator port, ISID included, and of the target port. Persistent reservations and registrations outlive
+// sessions and resets, not the process (APTPL is refused). A registration is made by its own nexus at its own target port
+// (SPEC_I_PT and ALL_TG_PT are refused), and is not moved (no REGISTER AND MOVE). PREEMPT AND ABORT is there if
+// [DeviceConfig].AbortTasks is. An initiator that changes its ISID is another one, as the standard has it: give it a
+// fixed one.
+//
+// Commands see an immutable snapshot; each row of the opcode table says what the command conflicts with.
+//
 // The opcode table is the one source of what is executed, what REPORT SUPPORTED OPERATION CODES says and how long each
 // CDB is. The per-LUN read path takes no lock.
 package scsi

@@ -150,3 +150,52 @@ func FuzzLUN(f *testing.F) {
 		}
 	})
 }
+
+// No parameter list of PERSISTENT RESERVE OUT, whole or in pieces, at whatever state, crashes the device server or leaves
+// reservations that contradict each other.
+func FuzzPersistentOut(f *testing.F) {
+	list := func(key, service uint64, flags byte) []byte {
+		b := binary.BigEndian.AppendUint64(nil, key)
+		b = binary.BigEndian.AppendUint64(b, service)
+		return append(b, 0, 0, 0, 0, flags, 0, 0, 0)
+	}
+	f.Add(list(1, 2, 0), byte(saPreempt), byte(5), byte(7), uint16(24))
+	f.Add(list(0, 9, 0), byte(saRegisterAndIgnore), byte(1), byte(24), uint16(24))
+	f.Add(list(1, 0, aptpl), byte(saRegister), byte(8), byte(1), uint16(24))
+	f.Add(list(1, 1, 0), byte(saRelease), byte(3), byte(3), uint16(24))
+	f.Add(append(list(1, 3, specIPT), 0, 0, 0, 4, 1, 2, 3, 4), byte(saRegister), byte(0), byte(9), uint16(32))
+	f.Add(list(1, 0, 0)[:23], byte(saClear), byte(7), byte(0), uint16(24))
+	f.Fuzz(func(t *testing.T, out []byte, sa, kind, pieces byte, length uint16) {
+		if len(out) > 4096 {
+			return
+		}
+		h := hosts(t, "a", "b")
+		h[0].mustOut(saRegister, 0, 0, 1)
+		h[1].mustOut(saRegister, 0, 0, 2)
+		held := allReservationTypes[int(kind>>4)%len(allReservationTypes)]
+		h[1].mustOut(saReserve, held, 2, 0)
+		lu := h[0].nexus.LookupLUN(0)
+		lu.cfg.OnPanic = reportPanic(t)
+		h[0].seg = int(pieces)
+		before, _ := h[1].persistentIn(saReadKeys)
+		r := h[0].run(0, []byte{0x5F, sa & serviceActionMask, kind & 0x0F, 0, 0, 0, 0, byte(length >> 8), byte(length), 0}, out, uint32(len(out)))
+		h[1].attentions()
+		after, _ := h[1].persistentIn(saReadKeys)
+		if r.status != StatusGood && before != after || length != persistentListLength && r.status == StatusGood {
+			t.Fatalf("%v, generation %d, then %d", r, before, after)
+		}
+		s := &lu.persistent
+		reservation := s.reservation.Load()
+		if reservation == nil {
+			return
+		}
+		for _, m := range s.registrants {
+			if _, ok := reservation.members[m.nexusName]; ok != (reservation.kind.shared() || m.nexusName == reservation.holder) || m.key == 0 {
+				t.Fatalf("%v, key %x: member %v", reservation.kind, m.key, ok)
+			}
+		}
+		if len(s.registrants) == 0 || !reservation.kind.allHold() && s.findLocked(reservation.holder) < 0 || len(reservation.members) > len(s.registrants) {
+			t.Fatalf("%v without a holder", reservation.kind)
+		}
+	})
+}
