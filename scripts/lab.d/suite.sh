@@ -4,17 +4,22 @@ SUITE='Read6|Read10|Read12|Read16|Write10|Write12|Write16|Verify10|Verify12|Veri
 # What Debian's libiscsi cannot do over iSER: many commands at once, and residuals.
 SUITE_NOT_ISER='Async|Inquiry.AllocLength|Inquiry.BlockLimits'
 
-# suite URL [LEAVE-OUT-REGEX]: runs the families of SUITE. Sets SUITE_RAN, SUITE_BAD (names) and SUITE_CRASHES. The client
-# crashes now and then when it leaves an iSER connection (rdma_ack_cm_event of no event, in its own thread; against LIO as
-# well): a crash decides nothing, so the test is run again, and the crashes are counted.
+# Debian's libiscsi 1.19 never clears the memory of its iSER connection, and crashes on what an earlier connection left
+# there. So its heap is asked for zeros: no cache of freed blocks, and a fill of 255, whose complement malloc writes. Its
+# connection thread is cancelled while it may be loading libgcc, which aborts: that is loaded before.
+libiscsi() { GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=255 LD_PRELOAD=libgcc_s.so.1 "$@"; }
+
+# suite URL [LEAVE-OUT-REGEX]: runs the families of SUITE. Sets SUITE_RAN, SUITE_BAD (names) and SUITE_CRASHES. A crash of
+# the client decides nothing, so the test is run again; the crashes are counted.
 suite() {
 	local url=$1 leave=${2:-^$} t log try code
 	log=$(mktemp)
 	SUITE_RAN=0 SUITE_BAD= SUITE_CRASHES=0
 	for t in $(iscsi-test-cu -l 2>/dev/null | grep -oE "^ALL\.($SUITE)\.[A-Za-z0-9]+" | grep -vE "$leave"); do
-		for try in 1 2 3 4 5 6 7 8; do
-			timeout $((60 * ${SLOW:-1})) iscsi-test-cu -d -t "$t" "$url" >"$log" 2>&1; code=$?
-			[ $code = 139 ] || break
+		for try in 1 2 3 4; do
+			libiscsi timeout $((60 * ${SLOW:-1})) iscsi-test-cu -d -t "$t" "$url" >"$log" 2>&1; code=$?
+			# Its two ends: the signals, and its event thread of a connection that is gone closing the one in use.
+			case $code in 134 | 139) ;; *) grep -qa 'revents is not POLLIN' "$log" && case $url in iser:*) true ;; *) false ;; esac || break ;; esac
 			SUITE_CRASHES=$((SUITE_CRASHES + 1))
 		done 2>/dev/null
 		SUITE_RAN=$((SUITE_RAN + 1))

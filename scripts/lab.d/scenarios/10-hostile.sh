@@ -15,7 +15,7 @@ one() {
 	sleep 1
 	new=$(tail -n +$((n + 1)) "$OUT/iserd.log")
 	[ "$(echo "$new" | wc -l)" = 1 ] || fail "$what: $(echo "$new" | wc -l) log lines: $new"
-	echo "$new" | grep -q '	INFO	' || fail "$what: not a quiet line: $new"
+	echo "$new" | grep -qE "${QUIET:-	INFO	}" || fail "$what: not a quiet line: $new"
 	echo "$new" | cut -c1-200
 }
 random() { head -c 48 /dev/urandom | send; }
@@ -23,21 +23,30 @@ tls() { printf '\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03%0160d' 0 | send; }
 http() { printf 'GET / HTTP/1.1\r\nHost: x\r\n\r\n%060d' 0 | send; }
 knock() { timeout 2 bash -c "exec 3<>/dev/tcp/$ADDR/$PORT" 2>/dev/null; }
 half_bhs() { printf '\x43\x87\x00\x00\x00\x00\x00\x40%04d' 0 | timeout 3 bash -c "exec 3<>/dev/tcp/$ADDR/$PORT; cat >&3" 2>/dev/null; }
-# A whole first Login Request of the security stage, which does not go on: header, then 48 bytes of text.
-half_login() {
-	local text='InitiatorName=iqn.2026-12.lab.iserd:half-a-logi\x00'
-	{
-		printf '\x43\x81\x00\x00\x00\x00\x00\x30\x80\x12\x34\x56\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01'
-		printf '\x00%.0s' $(seq 20)
-		printf "$text"
-	} | timeout 3 bash -c "exec 3<>/dev/tcp/$ADDR/$PORT; cat >&3; sleep 1" 2>/dev/null
+# A first Login Request of the security stage with TEXT, NULs for its '|', padded to four bytes.
+login_request() {
+	local text=$1 n
+	n=$((${#text}))
+	while [ $((${#text} % 4)) != 0 ]; do text="$text|"; done
+	printf '\x43\x81\x00\x00\x00\x00\x00'; printf "\\x$(printf %02x $n)"
+	printf '\x80\x12\x34\x56\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01'
+	printf '\x00%.0s' $(seq 20)
+	printf %s "$text" | tr '|' '\0'
 }
+open_and_close() { timeout 5 bash -c "exec 3<>/dev/tcp/$ADDR/$PORT; cat >&3; sleep 1" 2>/dev/null; }
+# Goes away in the middle, after the target has answered the first step.
+half_login() { login_request "InitiatorName=iqn.2026-12.lab.iserd:half|TargetName=$IQN|AuthMethod=None|" | open_and_close; }
+nameless() { login_request "InitiatorName=iqn.2026-12.lab.iserd:half|AuthMethod=None|" | send; }
 for i in 1 2 3; do one "48 random bytes" random; done
 one "connect and close" knock
 one "a TLS hello" tls
 one "an HTTP request" http
 one "half a header" half_bhs
-one "half a login" half_login
+QUIET='login refused.*given up' one "half a login" half_login
+step "a login without a TargetName"
+n=$(lines); nameless; sleep 1
+[ $(($(lines) - n)) = 1 ] || fail "a nameless login: $(($(lines) - n)) log lines"
+tail -1 "$OUT/iserd.log" | grep -q 'login refused.*TargetName' || fail "a nameless login: $(tail -1 "$OUT/iserd.log")"
 if command -v rping >/dev/null; then
 	step "an RDMA client that is no initiator"
 	n=$(lines)
