@@ -74,8 +74,13 @@ type LUNConfig struct {
 }
 
 // ParseConfig reads YAML. Unknown keys are errors; syntax errors come with line and column.
-func ParseConfig(data []byte) (Config, error) {
-	var cfg Config
+func ParseConfig(data []byte) (cfg Config, err error) {
+	// The YAML library dereferences nil on some malformed tags; a bad file is an error, not the end of the program.
+	defer func() {
+		if r := recover(); r != nil {
+			cfg, err = Config{}, fmt.Errorf("the YAML cannot be decoded (%v): look for stray tags (!), anchors (&) and aliases (*)", r)
+		}
+	}()
 	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
 	if err := dec.Decode(&cfg); err != nil {
 		if errors.Is(err, io.EOF) {
