@@ -59,7 +59,7 @@ func (c *Connection) carryOut(f *tmf, req *pdu.TaskManagementRequest) pdu.TMResp
 	switch f.function {
 	case pdu.TMTargetWarmReset, pdu.TMTargetColdReset:
 		f.target = c.target
-		c.target.cfg.Device.Reset(f.function == pdu.TMTargetColdReset, c.nexus)
+		c.target.cfg.Device.Reset(f.function == pdu.TMTargetColdReset)
 		c.abortEverywhere(f)
 		return pdu.TMFunctionComplete
 	case pdu.TMTaskReassign:
@@ -83,7 +83,7 @@ func (c *Connection) carryOut(f *tmf, req *pdu.TaskManagementRequest) pdu.TMResp
 		f.lu.ClearTaskSet(c.nexus)
 		c.abortEverywhere(f)
 	case pdu.TMLogicalUnitReset:
-		f.lu.Reset(c.nexus)
+		f.lu.Reset()
 		c.abortEverywhere(f)
 	}
 	return pdu.TMFunctionComplete

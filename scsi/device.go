@@ -114,16 +114,16 @@ func (d *Device) change(lun uint16, lu *LogicalUnit) {
 	}
 }
 
-// Reset is the target reset: every logical unit is reset, and every other nexus than by learns of it. cold says that it
-// is like a power cycle; ending the sessions is then the transport's part.
-func (d *Device) Reset(cold bool, by *ITNexus) {
+// Reset is the target reset: every logical unit is reset, and every nexus learns of it. cold says that it is like a
+// power cycle; ending the sessions is then the transport's part.
+func (d *Device) Reset(cold bool) {
 	code := SCSIBusResetOccurred
 	if cold {
 		code = PowerOnOccurred
 	}
 	for _, lu := range d.luns.Load().units {
 		if lu != nil {
-			lu.reset(by, code)
+			lu.reset(code)
 		}
 	}
 }

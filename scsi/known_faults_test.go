@@ -124,7 +124,7 @@ func TestB50_B51_ReserveRelease(t *testing.T) {
 	b.in("16", 0)
 	c := newInitiator(t, a.nexus.device, "c").ready2(t)
 	conflict(c, "00", true)
-	c.nexus.LookupLUN(0).Reset(c.nexus)
+	c.nexus.LookupLUN(0).Reset()
 	conflict(c, "00", false)
 	b.in("00", 0).expect(t, "after the reset", UnitAttention, BusDeviceResetFunctionOccurred)
 }

@@ -207,9 +207,9 @@ func TestConcurrent(t *testing.T) {
 				t.Error(err)
 			}
 		case 3:
-			units[n].Reset(nil)
+			units[n].Reset()
 		case 4:
-			d.Reset(false, nil)
+			d.Reset(false)
 			units[n].ClearTaskSet(nil)
 		}
 	}

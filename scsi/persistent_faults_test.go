@@ -65,9 +65,10 @@ func TestB81_Relogin(t *testing.T) {
 		t.Errorf("another ISID: %v", r)
 	}
 	lu := b.nexus.LookupLUN(0)
-	lu.Reset(b.nexus)
-	d.Reset(true, b.nexus)
+	lu.Reset()
+	d.Reset(true)
 	other.attentions()
+	b.attentions()
 	if b.reads() || other.reads() {
 		t.Error("the reservation ended with a reset")
 	}

@@ -222,10 +222,10 @@ func TestPersistentModel(t *testing.T) {
 				}
 			case 4:
 				what = "reset"
-				lu.Reset(h[n].nexus)
+				lu.Reset()
 				m.spc2 = -1
 				for o := range h {
-					m.attention(BusDeviceResetFunctionOccurred, o, n)
+					m.attention(BusDeviceResetFunctionOccurred, o, -1)
 				}
 			default:
 				sa := rapid.SampledFrom([]int{saRegister, saReserve, saRelease, saClear, saPreempt, saPreempt, saRegisterAndIgnore, saRegisterAndIgnore}).Draw(rt, "service action")

@@ -207,14 +207,13 @@ func (lu *LogicalUnit) running() int64 {
 	return n
 }
 
-// Reset is the logical unit reset: an SPC-2 reservation is released, persistent ones stay, and every other nexus than by
-// learns of it. The transport
-// aborts the commands itself. by may be nil.
-func (lu *LogicalUnit) Reset(by *ITNexus) { lu.reset(by, BusDeviceResetFunctionOccurred) }
+// Reset is the logical unit reset: an SPC-2 reservation is released, persistent ones stay, and every nexus learns of it,
+// the one that asked too (SAM-5; libiscsi's suite and LIO agree). The transport aborts the commands itself.
+func (lu *LogicalUnit) Reset() { lu.reset(BusDeviceResetFunctionOccurred) }
 
-func (lu *LogicalUnit) reset(by *ITNexus, code AdditionalSense) {
+func (lu *LogicalUnit) reset(code AdditionalSense) {
 	lu.reservedBy.Store(nil)
-	lu.attention(code, func(p *path) bool { return p.nexus != by })
+	lu.attention(code, func(*path) bool { return true })
 }
 
 // ClearTaskSet tells every nexus other than by that has commands at this logical unit that they were cleared (TAS is 0).
