@@ -58,6 +58,7 @@ type conn struct {
 	wake        chan struct{}
 	woken       atomic.Bool // a turn was asked for
 	buffersFree atomic.Bool // memory came back that this connection waited for
+	memory      share
 
 	mu      sync.Mutex // the turn
 	eng     engine
@@ -281,7 +282,7 @@ func (c *conn) DeallocateConnectionResources() {
 	c.phase = phaseGone
 	for i := range c.xfers {
 		if b := c.xfers[i].buffers; len(b) > 0 {
-			c.srv.buffers.release(b)
+			c.srv.buffers.release(c, b)
 		}
 	}
 	c.xfers = nil

@@ -4,5 +4,5 @@ package tcp
 func (s *Server) SetBufferLimit(n int64) {
 	s.buffers.mu.Lock()
 	defer s.buffers.mu.Unlock()
-	s.buffers.limit = n
+	s.buffers.limit, s.buffers.reserve = n, 0
 }

@@ -60,7 +60,7 @@ func TestBufferPieces(t *testing.T) {
 		if len(pieces) > n>>20+4 {
 			t.Errorf("%d bytes in %d pieces", n, len(pieces))
 		}
-		p.release(pieces)
+		p.release(c, pieces)
 	}
 	if inUse, _ := p.usage(); inUse != 0 {
 		t.Errorf("%d bytes in use", inUse)
@@ -89,7 +89,7 @@ func TestBufferLine(t *testing.T) {
 	if _, ok := p.alloc(b, nil, 4<<10); ok {
 		t.Fatal("the second overtakes itself")
 	}
-	p.release(held)
+	p.release(a, held)
 	if !told(b) || told(d) {
 		t.Fatal("the wrong one is told")
 	}
@@ -112,7 +112,7 @@ func TestBufferLine(t *testing.T) {
 	if _, ok := p.alloc(a, nil, 4<<10); ok {
 		t.Fatal("overtaken")
 	}
-	p.release(second)
+	p.release(b, second)
 	if !told(d) {
 		t.Fatal("not told when memory came back")
 	}
@@ -127,10 +127,84 @@ func TestBufferLine(t *testing.T) {
 		t.Fatal("a command larger than the limit never runs")
 	}
 	p.passOn(a, false)
-	p.release(large)
+	p.release(a, large)
 	inUse, total := p.usage()
 	if inUse != 0 || total > 1<<20+64<<10 || len(p.line) != 0 || p.served != nil {
 		t.Errorf("in use %d, total %d, %d in line", inUse, total, len(p.line))
+	}
+}
+
+// TestB77_GreedyInitiatorsDoNotStarveOthers: whoever holds nothing gets a command's memory although others hold all that
+// the line gives and do not give it back.
+func TestB77_GreedyInitiatorsDoNotStarveOthers(t *testing.T) {
+	p := &bufferPool{limit: 64 << 10, reserve: 32 << 10}
+	told := func(c *conn) bool { return c.buffersFree.Swap(false) }
+	conns := make([]*conn, 5)
+	for i := range conns {
+		conns[i] = &conn{wake: make(chan struct{}, 1)}
+	}
+	greedy, a, b, d, large := conns[0], conns[1], conns[2], conns[3], conns[4]
+	got := map[*conn][][]byte{}
+	alloc := func(c *conn, n int) bool {
+		pieces, ok := p.alloc(c, nil, n)
+		got[c] = append(got[c], pieces...)
+		return ok
+	}
+	release := func(c *conn) { p.release(c, got[c]); got[c] = nil }
+	if !alloc(greedy, 64<<10) || alloc(greedy, 4<<10) {
+		t.Fatal("the greedy one should get the limit, and no more: the reserve is for who has nothing")
+	}
+	if alloc(large, 64<<10) {
+		t.Fatal("more than the reserve")
+	}
+	if !alloc(a, 16<<10) || !alloc(b, 16<<10) {
+		t.Fatal("starved")
+	}
+	if alloc(a, 4<<10) || alloc(d, 16<<10) {
+		t.Fatal("more than the reserve, or more than one command of it")
+	}
+	if inUse, _ := p.usage(); inUse != 96<<10 {
+		t.Errorf("%d bytes in use", inUse)
+	}
+	// What comes back goes to one who has nothing, past those who wait for more than there is.
+	release(b)
+	if told(a) || told(b) || told(greedy) {
+		t.Error("the wrong one is told")
+	}
+	if !told(large) || alloc(large, 64<<10) {
+		t.Error("the first who has nothing is not told, or gets more than there is")
+	}
+	p.passOn(large, false)
+	if !alloc(d, 16<<10) {
+		t.Error("starved by one who waits for more than there is")
+	}
+	p.passOn(d, false)
+	// In the end everybody is served, and everything is back.
+	release(greedy)
+	for range 20 {
+		for _, c := range conns {
+			if !told(c) {
+				continue
+			}
+			if c == large && got[c] == nil {
+				alloc(c, 64<<10)
+			}
+			p.passOn(c, false)
+		}
+		release(a)
+		release(d)
+	}
+	if len(got[large]) == 0 {
+		t.Error("the large one is never served")
+	}
+	release(large)
+	if inUse, _ := p.usage(); inUse != 0 || p.reserved != 0 || len(p.line) != 0 {
+		t.Errorf("in use %d, of the reserve %d, %d in line", inUse, p.reserved, len(p.line))
+	}
+	for i, c := range conns {
+		if c.memory != (share{}) {
+			t.Errorf("connection %d is left with %+v", i, c.memory)
+		}
 	}
 }
 

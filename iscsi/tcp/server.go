@@ -37,7 +37,8 @@ type Server struct {
 func New(node *iscsi.Node, cfg Config) *Server {
 	s := &Server{node: node, cfgErr: cfg.Validate(), cfg: cfg.withDefaults(), listeners: map[*Listener]struct{}{},
 		conns: map[*conn]struct{}{}, idle: make(chan struct{})}
-	s.buffers.limit = s.cfg.BufferMemory
+	s.buffers.reserve = s.cfg.BufferMemory / reservePart
+	s.buffers.limit = s.cfg.BufferMemory - s.buffers.reserve
 	s.chunks.limit, s.chunks.make = maxIdleChunks, newChunk
 	s.blocks.limit, s.blocks.make = maxIdleBlocks, newBlock
 	return s
