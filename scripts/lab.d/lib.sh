@@ -102,6 +102,6 @@ finish() {
 	[ -z "$CAPTURE" ] || { sleep 0.3; kill "$CAPTURE" 2>/dev/null; wait "$CAPTURE" 2>/dev/null; }
 	case $VERDICT in LAB-OK* | LAB-SKIP*) ;; *) cp "$WORK"/capture* "$OUT/" 2>/dev/null; kernel_log >"$OUT/dmesg.log" ;; esac
 	rdma link delete labrxe0 2>/dev/null; ip link del labv0 2>/dev/null
-	rm -rf "$WORK"
+	rm -rf "$WORK" ${NOFREE_DIR:+"$NOFREE_DIR"}
 	exit $code
 }

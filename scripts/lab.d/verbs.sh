@@ -6,7 +6,7 @@ set -u
 W=$(mktemp -d) pid= passed=0 failed=0 skipped=0 out=${LAB_OUT:-out/lab}/verbs SLOW=1
 . scripts/lab.d/suite.sh
 exec 9>&- # the lock is the lab's, not the daemon's
-trap 'stop -9; rm -rf "$W"' EXIT
+trap 'stop -9; rm -rf "$W" ${NOFREE_DIR:+"$NOFREE_DIR"}' EXIT
 trap 'exit 130' INT TERM
 result() { # STATUS NAME START NOTE
 	local secs; secs=$(awk "BEGIN {printf \"%.1f\", ($(date +%s%3N) - $3) / 1000}")
