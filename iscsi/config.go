@@ -24,7 +24,7 @@ type Config struct {
 	// TMFWait (3 s) bounds how long the response to a task management function waits for store requests in flight.
 	TMFWait time.Duration
 	// MaxSessions (4096) bounds the sessions of the node, MaxConnectionsInLogin (512) the connections that are not yet in
-	// full feature phase.
+	// full feature phase. When there are as many, the oldest that has not sent anything makes room.
 	MaxSessions, MaxConnectionsInLogin int
 	// Events are told of what happens on the control path.
 	Events Events

@@ -17,6 +17,7 @@ func (c *Connection) loginPDU(ctl *Control) {
 	req := b.LoginRequest()
 	if !c.begun {
 		c.begun = true
+		c.node.heard(c)
 		// The leading login says where CmdSN begins. Until full feature phase one command is enough.
 		c.win = newWindow(req.CmdSN(), 1)
 	}

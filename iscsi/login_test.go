@@ -185,8 +185,14 @@ func TestLoginTimeout(t *testing.T) {
 
 func TestConnectionsInLoginAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MaxConnectionsInLogin = 2 })
-	w.connect(tcpInfo())
-	w.connect(tcpInfo())
+	// Both have begun, and are not through.
+	for i := range 2 {
+		p := w.connect(tcpInfo())
+		half := login.Initiator{Names: names(hostB, byte(i)), Security: true}
+		req, data := half.Next()
+		p.send(req.BHS(), data)
+		p.expect(pdu.OpLoginResponse)
+	}
 	p := w.connect(tcpInfo())
 	if got := status(t, p.tryLogin(names(hostA, 1), nil)); got != login.StatusOutOfResources {
 		t.Errorf("status %v", got)
@@ -194,6 +200,31 @@ func TestConnectionsInLoginAreBounded(t *testing.T) {
 	w.peers[0].lose(nil)
 	w.peers[1].lose(nil)
 	w.session(hostA, 1)
+}
+
+// known-faults B114: any number of connections that say nothing does not keep others from logging in.
+func TestB114_SilentConnectionsMakeRoom(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxConnectionsInLogin = 4 })
+	first := w.connect(tcpInfo())
+	for range 20 {
+		w.connect(tcpInfo())
+	}
+	if n := w.node.Stats().InLogin; n != 4 {
+		t.Errorf("%d connections in login", n)
+	}
+	first.await("the end of the oldest", func() bool { return first.terminated })
+	w.session(hostA, 1).ready()
+	if n := w.node.Stats().InLogin; n != 3 {
+		t.Errorf("%d connections in login", n)
+	}
+	for _, p := range w.peers {
+		p.lose(nil)
+	}
+	w.node.mu.Lock()
+	defer w.node.mu.Unlock()
+	if n := len(w.node.silent); n != 0 {
+		t.Errorf("%d silent connections are remembered", n)
+	}
 }
 
 func TestNoResourcesRefusesLogin(t *testing.T) {
@@ -318,7 +349,7 @@ func TestB103_LossWithCommandsInFlight(t *testing.T) {
 		if i%2 == 0 {
 			w.store.Hang(backstore.OpRead)
 		} else {
-			p.holdData = true
+			p.turn(func() { p.holdData = true })
 		}
 		for j := range 6 {
 			p.read(uint32(j*8), 8)

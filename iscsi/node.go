@@ -31,6 +31,7 @@ type Node struct {
 	portals  []Portal
 	conns    map[*Connection]struct{}
 	inLogin  int
+	silent   []*Connection       // of those, the ones that have not sent anything yet, oldest first
 	sessions map[uint16]*Session // by TSIH
 	lastTSIH uint16
 	ticking  bool
@@ -141,10 +142,21 @@ func (n *Node) NewConnection(dm Datamover, info ConnInfo) *Connection {
 	c.canceler, _ = dm.(DataCanceler)
 	c.machine = login.New(info.Transport, n.cfg.Limits, c.resolve)
 	n.mu.Lock()
-	defer n.mu.Unlock()
+	var out *Connection
+	defer func() {
+		n.mu.Unlock()
+		if out != nil {
+			out.post(message{kind: msgEnd, how: endLost, cause: "silent while too many others want to log in"})
+		}
+	}()
 	n.startTickerLocked()
 	now := n.monotonic()
 	wait := n.cfg.LoginTimeout
+	if n.inLogin >= n.cfg.MaxConnectionsInLogin && len(n.silent) > 0 {
+		// A flood of connections that say nothing must not keep out those who do (known-faults B114).
+		out = n.silent[0]
+		n.leaveLoginLocked(out)
+	}
 	if n.inLogin >= n.cfg.MaxConnectionsInLogin {
 		// It gets an answer, but no time.
 		c.overload = true
@@ -157,6 +169,9 @@ func (n *Node) NewConnection(dm Datamover, info ConnInfo) *Connection {
 	c.due.Store(c.loginBy)
 	c.inLogin = true
 	n.inLogin++
+	if !c.overload {
+		n.silent = append(n.silent, c)
+	}
 	n.conns[c] = struct{}{}
 	n.count.connections.Add(1)
 	return c
@@ -180,6 +195,20 @@ func (n *Node) leaveLoginLocked(c *Connection) {
 	if c.inLogin {
 		c.inLogin = false
 		n.inLogin--
+	}
+	n.heardLocked(c)
+}
+
+// heard notes that a connection has begun to log in.
+func (n *Node) heard(c *Connection) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heardLocked(c)
+}
+
+func (n *Node) heardLocked(c *Connection) {
+	if i := slices.Index(n.silent, c); i >= 0 {
+		n.silent = slices.Delete(n.silent, i, i+1)
 	}
 }
 
