@@ -105,7 +105,7 @@ func TestDataThatMustNotCome(t *testing.T) {
 func TestResponseWaitsForUnsolicitedData(t *testing.T) {
 	w := newWorld(t, nil)
 	p := w.session(hostA, 1)
-	p.holdData = true
+	p.turn(func() { p.holdData = true })
 	itt := p.write(1<<20, pattern(65536, 0), 512, false) // LBA out of range
 	p.nothing()
 	if len(p.gets) != 1 || p.gets[0].length != 0 {
@@ -127,7 +127,7 @@ func TestDataErrors(t *testing.T) {
 	} {
 		w := newWorld(t, nil)
 		p := w.session(hostA, 1)
-		p.holdData = true
+		p.turn(func() { p.holdData = true })
 		itt := p.write(0, pattern(4096, 0), 0, true)
 		p.finishData(c.err)
 		s := p.checkCondition(itt, scsi.AbortedCommand, c.code)
@@ -255,7 +255,7 @@ func TestB100_WaitForBuffers(t *testing.T) {
 	w := newWorld(t, nil)
 	p := w.session(hostA, 1)
 	p.bufferLimit = 1
-	p.holdRelease = true
+	p.turn(func() { p.holdRelease = true })
 	first := p.read(0, 8)
 	p.good(first)
 	tags := []uint32{p.read(8, 8), p.write(16, pattern(4096, 1), 512, true), p.write(24, pattern(65536, 2), 4096, false), p.read(16, 8)}
@@ -281,7 +281,7 @@ func TestB100_WaitForBuffers(t *testing.T) {
 func TestNoSlotIsBusy(t *testing.T) {
 	w := newWorld(t, nil)
 	p := w.session(hostA, 1)
-	p.holdRelease = true
+	p.turn(func() { p.holdRelease = true })
 	slots := p.resources.Tasks
 	for range slots {
 		p.good(p.command(0, "00", 0, nil))
@@ -355,7 +355,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"WRITE(10), solicited", rw10(0x2a, 0, 8), 0, 4096, 0},
 		{"WRITE(10), both", rw10(0x2a, 0, 8), 0, 4096, 512},
 	} {
-		p.holdData = true
+		p.turn(func() { p.holdData = true })
 		p.gets = make([]get, 0, 16)
 		var b pdu.BHS
 		r := b.SCSICommand()

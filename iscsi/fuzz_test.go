@@ -108,11 +108,11 @@ func sequence(t *testing.T, loggedIn bool, in []byte) {
 		what := next()
 		switch what {
 		case 0x50:
-			p.holdData = !p.holdData
+			p.turn(func() { p.holdData = !p.holdData })
 		case 0x51:
 			p.finishData([]error{nil, ErrDataDigest, ErrDataSequence, ErrUnexpectedData}[next()%4])
 		case 0x52:
-			p.holdRelease = !p.holdRelease
+			p.turn(func() { p.holdRelease = !p.holdRelease })
 		case 0x53:
 			p.turn(func() {
 				held := p.held
@@ -165,8 +165,8 @@ func sequence(t *testing.T, loggedIn bool, in []byte) {
 	}
 	// Let everything come back.
 	w.store.Release()
-	p.holdData = false
-	p.holdRelease = false
+	p.turn(func() { p.holdData = false })
+	p.turn(func() { p.holdRelease = false })
 	p.finishData(nil)
 	p.turn(func() {
 		held := p.held

@@ -31,7 +31,7 @@ func TestAbortTask(t *testing.T) {
 			return p.write(0, pattern(4096, 1), 4096, true)
 		}, func(w *world, p *peer) { w.store.Release() }},
 		{"data-out that can be stopped", func(w *world, p *peer) uint32 {
-			p.holdData = true
+			p.turn(func() { p.holdData = true })
 			return p.write(0, pattern(4096, 1), 0, true)
 		}, nil},
 		{"data-out that cannot be stopped", func(w *world, p *peer) uint32 {
@@ -77,7 +77,7 @@ func TestAbortTask(t *testing.T) {
 func TestB90_AbortOfAFinishedTask(t *testing.T) {
 	w := newWorld(t, nil)
 	p := w.session(hostA, 1)
-	p.holdRelease = true
+	p.turn(func() { p.holdRelease = true })
 	itt := p.read(0, 8)
 	p.abort(itt)
 	p.good(itt)
