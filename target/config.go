@@ -216,6 +216,8 @@ func (c *Config) Validate() error {
 	}
 	if len(c.Portals) == 0 {
 		c.Portals = DefaultPortals()
+	} else if isDefault(c.Portals) {
+		c.Portals = DefaultPortals() // written down, they are as optional as when they are left out
 	}
 	seenPortal := map[netip.AddrPort]bool{}
 	for _, p := range c.Portals {
@@ -280,10 +282,19 @@ func (t *TargetConfig) validateLUNs(media, ids map[string]string) []error {
 			add("%w", err)
 			continue
 		}
+		if spec.Kind == "file" {
+			// The identity is made from the path, and a written configuration must mean the same file everywhere.
+			if spec.Path, err = absolute(spec.Path); err != nil {
+				add("%w", err)
+				continue
+			}
+		}
 		l.spec = spec
 		l.merge()
 		if l.BlockSize != 0 && l.BlockSize != 512 && l.BlockSize != 4096 {
 			add("block_size %d: want 512 or 4096", l.BlockSize)
+		} else if block := max(uint64(l.BlockSize), 512); spec.Size != 0 && spec.Size < block {
+			add("store %q: %d bytes are less than one block of %d", l.Store, spec.Size, block)
 		}
 		if spec.Kind == "file" {
 			if other, twice := media[spec.Path]; twice {

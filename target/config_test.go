@@ -10,13 +10,13 @@ import (
 
 func TestParseSize(t *testing.T) {
 	for in, want := range map[string]uint64{
-		"512": 512, "64MiB": 64 << 20, "1G": 1 << 30, "1g": 1 << 30, "1.5K": 1536, "2T": 2 << 40, "1GB": 1e9, " 8M ": 8 << 20,
+		"512": 512, "64MiB": 64 << 20, "1G": 1 << 30, "1g": 1 << 30, "1.5K": 1536, "2T": 2 << 40, "1GB": 1e9, " 8M ": 8 << 20, "1E": 1 << 60, "1EB": 1e18,
 	} {
 		if got, err := ParseSize(in); err != nil || got != want {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "0", "0M", "-1", "x", "1Q", "G", "1 2", "99999999999999999999", "1e9x"} {
+	for _, in := range []string{"", "0", "0M", "-1", "x", "1Q", "G", "1 2", "99999999999999999999", "1e9x", "16E", "0x10", "1_000"} {
 		if got, err := ParseSize(in); err == nil {
 			t.Errorf("ParseSize(%q) = %d; want an error", in, got)
 		}
@@ -131,6 +131,10 @@ func TestConfigErrors(t *testing.T) {
 		"lun a word":        {"lun: 7", "lun: seven", "[9:14]"},
 		"depth a fraction":  {"targets:", "queue_depth: 1.5\ntargets:", "whole number"},
 		"two documents":     {"targets:", "rdma: off\n---\ntargets:", "document"},
+		"under one block":   {"ram:64MiB", "ram:511", "less than one block of 512"},
+		"under 4096":        {"ram:64MiB", "ram:1K,block=4096", "less than one block of 4096"},
+		"file under one":    {"size=1M", "size=1", "less than one block"},
+		"same file":         {"ram:64MiB", "file:/tmp/../tmp/x.img", "destroy"},
 		"no luns":           {"    luns:\n", "    alias: x\n", ""},
 	} {
 		text := strings.Replace(good, c.edit, c.with, 1)

@@ -9,10 +9,10 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-var sizeForm = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s*[kKmMgGtTpP]?$`)
+var sizeForm = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s*[kKmMgGtTpPeE]?$`)
 
-// ParseSize reads a size in bytes: a number with an optional unit. K, M, G, T, P (and KiB … PiB) are powers of 1024, as
-// storage tools count; KB … PB are powers of 1000. The result is not zero.
+// ParseSize reads a size in bytes: a number with an optional unit. K, M, G, T, P, E (and KiB … EiB) are powers of 1024, as
+// storage tools count; KB … EB are powers of 1000. The result is not zero.
 func ParseSize(s string) (uint64, error) {
 	t := strings.TrimSpace(s)
 	if n, err := strconv.ParseUint(t, 10, 64); err == nil {

@@ -2,6 +2,8 @@ package target
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -106,6 +108,23 @@ func (spec *StoreSpec) option(key, value string, has bool) error {
 		spec.NAA = value
 	}
 	return nil
+}
+
+// absolute is the whole path of a store's file, cleaned where it still reads back as the same path: in a/b,ro/ the slash
+// keeps ",ro" from being an option.
+func absolute(path string) (string, error) {
+	clean, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("file %s: %w", path, err)
+	}
+	if back, err := ParseStore("file:" + clean); err == nil && back.Path == clean {
+		return clean, nil
+	}
+	if filepath.IsAbs(path) {
+		return path, nil
+	}
+	dir, err := os.Getwd()
+	return dir + "/" + path, err
 }
 
 // String is the one-line form of the store itself, without the options of the logical unit.

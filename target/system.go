@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"iserd/backstore"
 	"iserd/iscsi"
@@ -210,9 +211,9 @@ func (s *System) withoutRDMA(why error) error {
 		why = rdma.ErrNoDevice
 	}
 	if s.cfg.RDMA == RDMAVerbs {
-		return fmt.Errorf("rdma: verbs is asked for, but there is none: %w", why)
+		return fmt.Errorf("rdma: verbs is asked for, but RDMA cannot be used: %w", why)
 	}
-	s.noRDMA = fmt.Sprintf("no iSER: %v; serving TCP only", why)
+	s.noRDMA = fmt.Sprintf("no iSER: %s; serving TCP only", plain(why))
 	return nil
 }
 
@@ -222,7 +223,8 @@ func (s *System) Listen() error {
 	for _, p := range s.cfg.Portals {
 		st, err := s.listenPortal(p)
 		if err != nil {
-			if p.optional {
+			// A host without IPv6 serves IPv4. A port that is taken is another matter: initiators would find another target there.
+			if p.optional && !errors.Is(err, syscall.EADDRINUSE) {
 				s.opt.Warn(err.Error())
 				continue
 			}
@@ -254,7 +256,7 @@ func (s *System) listenPortal(p PortalConfig) (PortalStatus, error) {
 	if wantTCP {
 		l, err := s.tcp.Listen(ap)
 		if err != nil {
-			return st, fmt.Errorf("portal %s: TCP: %w", ap, err)
+			return st, portalError(ap, "TCP", err)
 		}
 		st.TCP, st.Addr = true, l.Addr()
 	}
@@ -268,7 +270,7 @@ func (s *System) listenPortal(p PortalConfig) (PortalStatus, error) {
 				st.Addr = l.Addr()
 			}
 		case !st.TCP || len(p.Transports) > 0 || s.cfg.RDMA == RDMAVerbs:
-			return st, fmt.Errorf("portal %s: iSER: %w", ap, err)
+			return st, portalError(ap, "iSER", err)
 		default:
 			st.Problem = fmt.Sprintf("no iSER at %s: %v", st.Addr, err)
 			s.opt.Warn(st.Problem)

@@ -261,7 +261,7 @@ func TestStartUpErrors(t *testing.T) {
 func TestRDMAModes(t *testing.T) {
 	cfg := Config{RDMA: RDMAVerbs, Targets: []TargetConfig{{Name: testTarget, LUNs: []LUNConfig{{Store: "null:1G"}}}}}
 	must(t, cfg.Validate())
-	none := func() (rdma.Provider, error) { return nil, rdma.ErrNoDevice }
+	none := func() (rdma.Provider, error) { return nil, fmt.Errorf("verbs: %w", rdma.ErrNoDevice) }
 	if s, err := New(cfg, Options{HostID: "x", Provider: none}); err == nil {
 		_ = s.Shutdown(context.Background())
 		t.Error("rdma: verbs without a device is not refused")
@@ -271,7 +271,7 @@ func TestRDMAModes(t *testing.T) {
 	s, err := New(cfg, Options{HostID: "x", Provider: none})
 	must(t, err)
 	must(t, s.Listen())
-	if !strings.Contains(s.NoRDMA(), "TCP only") || !s.Portals()[0].TCP || s.Portals()[0].ISER {
+	if !strings.Contains(s.NoRDMA(), "TCP only") || strings.Contains(s.NoRDMA(), "verbs:") || !s.Portals()[0].TCP || s.Portals()[0].ISER {
 		t.Errorf("auto without a device: %q, %+v", s.NoRDMA(), s.Portals())
 	}
 	// The same port again is refused and named.
@@ -279,7 +279,7 @@ func TestRDMAModes(t *testing.T) {
 	must(t, again.Validate())
 	s2, err := New(again, Options{HostID: "x"})
 	must(t, err)
-	if err := s2.Listen(); err == nil || !strings.Contains(err.Error(), again.Portals[0].Address) {
+	if err := s2.Listen(); err == nil || !strings.Contains(err.Error(), again.Portals[0].Address) || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a taken port: %v", err)
 	}
 	must(t, s2.Shutdown(context.Background()))
