@@ -1,0 +1,27 @@
+package softroce
+
+import "fmt"
+
+// Leaks names what is open, for tests.
+func Leaks(p *Provider) []string {
+	var out []string
+	o := &p.dev.open
+	for _, c := range []struct {
+		what string
+		n    int32
+	}{{"protection domains", o.pds.Load()}, {"regions", o.mrs.Load()}, {"completion queues", o.cqs.Load()}, {"completion channels", o.channels.Load()},
+		{"queue pairs", o.qps.Load()}, {"listeners", o.listeners.Load()}, {"event channels", o.events.Load()}} {
+		if c.n != 0 {
+			out = append(out, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	return out
+}
+
+// Counters are what the device counted, for tests.
+func Counters(p *Provider) string {
+	c := &p.dev.counters
+	return fmt.Sprintf("sent %d (%d calls, %d errors) received %d malformed %d badICRC %d unknownQP %d strangers %d timeouts %d sequence %d recoveries %d rnr %d/%d gaps %d duplicates %d refused %d",
+		c.sent.Load(), c.sendCalls.Load(), c.sendErrors.Load(), c.received.Load(), c.malformed.Load(), c.badICRC.Load(), c.unknownQP.Load(), c.strangers.Load(),
+		c.timeouts.Load(), c.sequence.Load(), c.recoveries.Load(), c.rnr.Load(), c.rnrSent.Load(), c.gaps.Load(), c.duplicates.Load(), c.refused.Load())
+}

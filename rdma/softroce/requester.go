@@ -1,0 +1,427 @@
+package softroce
+
+import (
+	"encoding/binary"
+	"time"
+
+	"iserd/rdma"
+)
+
+// The requester's half of a queue pair: it turns requests into packets, within a window of unacknowledged ones, and goes
+// back to the oldest of them when one is lost (IBTA 9.7). A request's packets are numbered when it is posted, so that
+// the place in it follows from the number.
+
+const (
+	initialWindow = 64  // packets
+	maxWindow     = 256 // packets
+	minWindow     = 4
+	ackEvery      = 16 // packets: an acknowledgement is asked for at least that often
+	initialRTO    = 50 * time.Millisecond
+	maxRTO        = 2 * time.Second
+	// readChunk is how much one READ request asks for: what comes back must fit a socket's buffer.
+	readChunk = 64 << 10
+)
+
+// packets is how many packets n bytes take: one at least.
+func packets(n, mtu uint32) uint32 {
+	if n == 0 {
+		return 1
+	}
+	return (n + mtu - 1) / mtu
+}
+
+// inFlight is the number of packets that are not acknowledged.
+func (s *sendQueue) inFlight() uint32 { return (s.next - s.una) & psnMask }
+
+// pump sends what may be sent. mu is held.
+func (q *qp) pump() {
+	s := &q.sq
+	for q.state == qpReady && !s.blocked && s.cur < s.tail {
+		w := s.at(s.cur)
+		if w.fence && q.readBefore(s.cur) {
+			break
+		}
+		if w.op == rdma.OpRDMARead {
+			if !q.sendRead(w) {
+				break
+			}
+		} else if !q.sendMessage(w) {
+			break
+		}
+		s.cur++
+	}
+	if q.state == qpReady && s.next != s.una {
+		q.watch()
+	}
+}
+
+// watch puts the queue pair under the timers' eyes.
+func (q *qp) watch() {
+	if !q.watched {
+		q.watched = true
+		q.dev.timers.add(q)
+	}
+}
+
+// readBefore tells whether a READ before the request seq is not complete.
+func (q *qp) readBefore(seq uint64) bool {
+	for i := q.sq.done; i < seq; i++ {
+		if q.sq.at(i).op == rdma.OpRDMARead {
+			return true
+		}
+	}
+	return false
+}
+
+// advance counts n packets as sent.
+func (s *sendQueue) advance(n uint32) {
+	s.next = (s.next + n) & psnMask
+	if psnDiff(s.next, s.max) > 0 {
+		s.max = s.next
+	}
+}
+
+// localError ends a request whose own memory may not be used: at once, if everything before it is done, else when its
+// turn comes again.
+func (q *qp) localError() {
+	if q.sq.cur == q.sq.done {
+		q.sendError(rdma.StatusLocProtErr)
+	}
+}
+
+// chunk is how many bytes of w a READ request from off on asks for. Requests end at the same places however often they
+// are repeated, so that the end of a late response is the end of its repetition too.
+func (q *qp) chunk(w *sendWQE, off uint32) uint32 {
+	size := readChunk / q.path.mtu * q.path.mtu
+	return min(w.length-off, size-off%size)
+}
+
+// sendRead asks for the rest of w. It is true when all of it was asked for.
+func (q *qp) sendRead(w *sendWQE) bool {
+	s := &q.sq
+	if q.path.ord == 0 {
+		if s.cur == s.done {
+			q.sendError(rdma.StatusLocQPOpErr)
+		}
+		return false
+	}
+	if !s.pieces(s.cur).granted(&q.dev.mrs, q.pd, rdma.AccessLocalWrite) {
+		q.localError()
+		return false
+	}
+	for {
+		off := uint32(psnDiff(s.next, w.first)) * q.path.mtu
+		n := q.chunk(w, off)
+		k := packets(n, q.path.mtu)
+		if s.reads >= q.path.ord || s.inFlight() > 0 && s.inFlight()+k > s.window {
+			return false
+		}
+		b := q.path.sock.begin(bthLen + rethLen + icrcLen)
+		putBTH(b, opReadRequest, 0, false, true, q.path.destQP, s.next)
+		putRETH(b[bthLen:], w.raddr+uint64(off), w.rkey, n)
+		q.path.sock.end(q.path.peer, &q.path.flow)
+		s.reads++
+		s.noAck = 0
+		s.advance(k)
+		if off+n == w.length {
+			return true
+		}
+	}
+}
+
+// sendMessage sends the packets of a SEND or RDMA WRITE from next on. It is true when the last one went.
+func (q *qp) sendMessage(w *sendWQE) bool {
+	s := &q.sq
+	mtu, sock := q.path.mtu, q.path.sock
+	for {
+		flying := s.inFlight()
+		if flying >= s.window {
+			return false
+		}
+		off := uint32(psnDiff(s.next, w.first)) * mtu
+		n := min(w.length-off, mtu)
+		last := off+n == w.length
+		op, head := w.opcode(off == 0, last)
+		pad := int(-n & 3)
+		// The last packet of what there is asks for an acknowledgement, and one in so many before it.
+		s.noAck++
+		ack := last && (w.signaled || s.cur+1 == s.tail) || s.noAck >= ackEvery || flying+1 >= s.window
+		if ack {
+			s.noAck = 0
+		}
+		b := sock.begin(bthLen + head + int(n) + pad + icrcLen)
+		putBTH(b, op, pad, last && w.solicited, ack, q.path.destQP, s.next)
+		h := b[bthLen:]
+		if op.has(hasRETH) {
+			putRETH(h, w.raddr, w.rkey, w.length)
+		}
+		if op.has(hasIETH) {
+			binary.BigEndian.PutUint32(h, w.inv)
+		}
+		h = h[head:]
+		if w.inline {
+			i := int(s.cur%uint64(len(s.ring))) * q.caps.MaxInline
+			copy(h[:n], s.inline[i+int(off):])
+		} else if !s.pieces(s.cur).gather(&q.dev.mrs, q.pd, h[:n], off) {
+			sock.abandon()
+			q.localError()
+			return false
+		}
+		clear(h[n : int(n)+pad])
+		sock.end(q.path.peer, &q.path.flow)
+		s.advance(1)
+		if last {
+			return true
+		}
+	}
+}
+
+// opcode is that of the first, last, only or a middle packet, with the length of its extended headers.
+func (w *sendWQE) opcode(first, last bool) (opcode, int) {
+	write := w.op == rdma.OpRDMAWrite
+	inv := w.op == rdma.OpSendWithInv
+	switch {
+	case first && last && write:
+		return opWriteOnly, rethLen
+	case first && last && inv:
+		return opSendOnlyInv, iethLen
+	case first && last:
+		return opSendOnly, 0
+	case first && write:
+		return opWriteFirst, rethLen
+	case first:
+		return opSendFirst, 0
+	case last && write:
+		return opWriteLast, 0
+	case last && inv:
+		return opSendLastInv, iethLen
+	case last:
+		return opSendLast, 0
+	case write:
+		return opWriteMiddle, 0
+	}
+	return opSendMiddle, 0
+}
+
+// response takes an acknowledgement or a READ response. mu is held, the queue pair is ready.
+func (q *qp) response(p *packet) {
+	s := &q.sq
+	if psnDiff(p.psn, s.una) < 0 || psnDiff(p.psn, s.max) >= 0 {
+		return // old, or never sent: a ghost (IBTA 9.7.5.1.1)
+	}
+	switch {
+	case p.op != opAcknowledge && p.op != opAtomicAck:
+		q.readResponse(p)
+	case p.op == opAtomicAck: // atomics are not posted by anyone here
+	case p.syndrome>>5 == 0: // ACK
+		q.acknowledge((p.psn + 1) & psnMask)
+		q.pump()
+	case p.syndrome>>5 == 1: // RNR NAK
+		if q.acknowledge(p.psn) {
+			q.rnr(p.syndrome & 31)
+		}
+	case p.syndrome>>5 == 3: // NAK
+		if q.acknowledge(p.psn) {
+			q.nak(p.syndrome & 31)
+		}
+	}
+}
+
+// acknowledge completes what lies before psn. READs complete by their data alone: an acknowledgement beyond one whose
+// data is missing means that the data was lost, and asks for it again. It is false when that happened.
+func (q *qp) acknowledge(psn uint32) bool {
+	s := &q.sq
+	for s.done < s.tail && psnDiff(psn, s.una) > 0 {
+		w := s.at(s.done)
+		if w.op == rdma.OpRDMARead {
+			q.recover()
+			return false
+		}
+		if psnDiff(psn, w.last) <= 0 {
+			q.setUna(psn)
+			break
+		}
+		q.setUna((w.last + 1) & psnMask)
+		q.complete(w)
+	}
+	return q.state == qpReady
+}
+
+// setUna notes progress.
+func (q *qp) setUna(psn uint32) {
+	s := &q.sq
+	s.una = psn
+	if psnDiff(s.next, psn) < 0 { // acknowledged before it was repeated
+		s.next = psn
+		for s.cur < s.tail && psnDiff(psn, s.at(s.cur).last) > 0 {
+			s.cur++
+		}
+	}
+	s.retryLeft, s.rnrLeft = q.path.retry, q.path.rnrMax
+	s.recovering = false
+	s.stamp = time.Time{}
+	s.rto = initialRTO
+	if s.window < maxWindow {
+		s.window++
+	}
+}
+
+// complete ends the oldest request that is not complete.
+func (q *qp) complete(w *sendWQE) {
+	s := &q.sq
+	s.done++
+	if s.cur < s.done {
+		s.cur = s.done
+	}
+	if !w.signaled {
+		return
+	}
+	op := rdma.WCSend
+	switch w.op {
+	case rdma.OpRDMARead:
+		op = rdma.WCRDMARead
+	case rdma.OpRDMAWrite:
+		op = rdma.WCRDMAWrite
+	}
+	q.pushSend(rdma.WC{ID: w.id, Op: op, ByteLen: w.length, QPNum: q.num})
+}
+
+// readResponse takes a READ response: in order, or it is lost.
+func (q *qp) readResponse(p *packet) {
+	s := &q.sq
+	// Everything before it is acknowledged by it.
+	if !q.acknowledge(p.psn) || p.psn != s.una || s.done >= s.tail {
+		return
+	}
+	w := s.at(s.done)
+	if w.op != rdma.OpRDMARead {
+		return
+	}
+	off := uint32(psnDiff(p.psn, w.first)) * q.path.mtu
+	n := min(w.length-off, q.path.mtu)
+	if uint32(len(p.payload)) != n {
+		q.sendError(rdma.StatusBadRespErr)
+		return
+	}
+	if !s.pieces(s.done).scatter(&q.dev.mrs, q.pd, p.payload, off) {
+		q.sendError(rdma.StatusLocProtErr)
+		return
+	}
+	size := readChunk / q.path.mtu * q.path.mtu
+	ends := off+n == w.length || (off+n)%size == 0
+	if ends && s.reads > 0 {
+		s.reads--
+	}
+	q.setUna((p.psn + 1) & psnMask)
+	if off+n == w.length {
+		q.complete(w)
+	}
+	if ends || s.next == s.una {
+		q.pump()
+	}
+}
+
+// recover goes back after a loss, once: what was on its way behind the gap is not a new loss.
+func (q *qp) recover() {
+	s := &q.sq
+	if s.recovering {
+		return
+	}
+	q.dev.counters.recoveries.Add(1)
+	s.window = max(s.window/2, minWindow)
+	q.rewind()
+	q.pump()
+}
+
+// rewind goes back to the oldest unacknowledged packet.
+func (q *qp) rewind() {
+	s := &q.sq
+	s.recovering = true
+	s.reads = 0
+	s.next, s.cur = s.una, s.done
+	s.stamp = time.Time{}
+}
+
+// rnr: the peer has no receive; wait as long as it asks.
+func (q *qp) rnr(timer uint8) {
+	s := &q.sq
+	if q.path.rnrMax != 7 {
+		if s.rnrLeft == 0 {
+			q.sendError(rdma.StatusRNRRetryExcErr)
+			return
+		}
+		s.rnrLeft--
+	}
+	q.dev.counters.rnr.Add(1)
+	q.rewind()
+	s.blocked, s.blockUntil = true, time.Now().Add(rnrDelay[timer])
+	q.watch()
+	q.dev.timers.wakeAt(s.blockUntil)
+}
+
+// nak: the peer refused a packet.
+func (q *qp) nak(code uint8) {
+	s := &q.sq
+	switch code {
+	case nakSequence:
+		q.dev.counters.sequence.Add(1)
+		if s.recovering {
+			return
+		}
+		if s.retryLeft == 0 {
+			q.sendError(rdma.StatusRetryExcErr)
+			return
+		}
+		s.retryLeft--
+		q.recover()
+	case nakInvalid:
+		q.sendError(rdma.StatusRemInvReqErr)
+	case nakAccess:
+		q.sendError(rdma.StatusRemAccessErr)
+	default:
+		q.sendError(rdma.StatusRemOpErr)
+	}
+}
+
+// tick looks at the deadlines; the timers' goroutine calls it with mu held. It returns when to look again, zero for
+// never.
+func (q *qp) tick(now time.Time) time.Time {
+	s := &q.sq
+	if s.blocked && q.state == qpReady {
+		if now.Before(s.blockUntil) {
+			return s.blockUntil
+		}
+		s.blocked = false
+		q.pump()
+	}
+	if q.state != qpReady || s.next == s.una {
+		q.watched = false
+		return time.Time{}
+	}
+	if s.stamp.IsZero() {
+		s.stamp = now
+		return now.Add(s.rto)
+	}
+	if at := s.stamp.Add(s.rto); now.Before(at) {
+		return at
+	}
+	if s.retryLeft == 0 {
+		q.sendError(rdma.StatusRetryExcErr)
+		q.watched = false
+		return time.Time{}
+	}
+	s.retryLeft--
+	q.dev.counters.timeouts.Add(1)
+	s.window = max(s.window/4, minWindow)
+	s.rto = min(s.rto*2, maxRTO)
+	q.rewind()
+	q.pump()
+	s.stamp = now
+	return now.Add(s.rto)
+}
+
+// congested answers a CNP: the network is full.
+func (q *qp) congested() {
+	q.dev.counters.congested.Add(1)
+	q.sq.window = max(q.sq.window/2, minWindow)
+}
