@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -18,7 +19,7 @@ func configFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "listen", Aliases: []string{"l"}, Usage: "listen on `ADDR:PORT`, TCP and iSER both; repeatable (default: all addresses, port 3260)"},
 		&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Usage: "name the target `IQN` (default: one made from the host's name)"},
 		&cli.StringSliceFlag{Name: "lun", Usage: "serve `STORE` as the next LUN, from 0: null:SIZE, ram:SIZE or file:PATH[,size=SIZE]; more options: ,block=4096 ,ro ,serial=… ,naa=…; repeatable"},
-		&cli.StringFlag{Name: "rdma", Usage: "RDMA provider: auto (iSER where there is a device), verbs (fail without one) or off (`MODE` default: auto)"},
+		&cli.StringFlag{Name: "rdma", Usage: "`MODE` of RDMA: auto (iSER where there is a device), verbs (fail without one) or off (default: auto, or what FILE says)"},
 		&cli.StringFlag{Name: "state-dir", Value: "/var/lib/iserd", Usage: "`DIR` that keeps the host's identity where there is no /etc/machine-id"},
 	}
 }
@@ -28,7 +29,11 @@ func loadConfig(c *cli.Context) (target.Config, error) {
 	if c.Args().Present() {
 		return cfg, fmt.Errorf("unexpected argument %q: everything to serve is given by flags, see iserd %s --help", c.Args().First(), c.Command.Name)
 	}
-	if path := c.String("config"); path != "" {
+	if c.IsSet("config") {
+		path := c.String("config")
+		if path == "" {
+			return cfg, errors.New("--config names no file")
+		}
 		for _, f := range []string{"listen", "target", "lun"} {
 			if c.IsSet(f) {
 				return cfg, fmt.Errorf("--%s cannot stand beside --config: write it into %s", f, path)
@@ -36,6 +41,9 @@ func loadConfig(c *cli.Context) (target.Config, error) {
 		}
 		var err error
 		if cfg, err = target.LoadConfig(path); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("--config: %w (iserd config --lun STORE prints one to start from)", err)
+			}
 			return cfg, err
 		}
 	} else {

@@ -29,6 +29,7 @@ func newLogger(c *cli.Context) (*zap.Logger, error) {
 		encoder = zapcore.NewJSONEncoder(enc)
 	case "console":
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
+		enc.EncodeDuration = zapcore.StringDurationEncoder // "7ms" to people; a number of seconds to programs
 		encoder = zapcore.NewConsoleEncoder(enc)
 	default:
 		return nil, fmt.Errorf("--log-format %q: want console or json", c.String("log-format"))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,15 +24,15 @@ func main() {
 
 func app() *cli.App {
 	cli.VersionPrinter = func(c *cli.Context) { printVersion(c) }
-	return &cli.App{
-		Name:            "iserd",
-		Usage:           "an iSCSI target server whose home is RDMA (iSER)",
-		Version:         version,
-		HideHelpCommand: true,
+	a := &cli.App{
+		Name:    "iserd",
+		Usage:   "an iSCSI target server whose home is RDMA (iSER)",
+		Version: version,
 		// Store options hold commas; each --lun is one store.
 		DisableSliceFlagSeparator: true,
 		EnableBashCompletion:      true,
 		Suggest:                   true,
+		OnUsageError:              usageError,
 		Commands: []*cli.Command{
 			serveCommand(),
 			configCommand(),
@@ -45,12 +46,49 @@ func app() *cli.App {
 		// An unknown command is an error, not a page of help and exit 0.
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
-				return fmt.Errorf("unknown command %q; see iserd --help", c.Args().First())
+				word := c.Args().First()
+				return fmt.Errorf("unknown command %q%s; see iserd --help", word, didYouMean(nearestCommand(c.App.Commands, word)))
 			}
 			return cli.ShowAppHelp(c)
 		},
 		ExitErrHandler: func(*cli.Context, error) {},
 	}
+	for _, cmd := range a.Commands {
+		cmd.OnUsageError = usageError
+		cmd.HideHelpCommand = true
+	}
+	return a
+}
+
+// usageError says what is wrong with a flag in one line: a page of help would push it off the screen.
+func usageError(c *cli.Context, err error, sub bool) error {
+	name, flags := "iserd", c.App.Flags
+	if sub {
+		name, flags = "iserd "+c.Command.Name, c.Command.Flags
+	}
+	hint := ""
+	if flag, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+		if len(flag) > 1 {
+			flag = "-" + flag
+		}
+		err = fmt.Errorf("there is no flag -%s", flag)
+		hint = didYouMean(cli.SuggestFlag(flags, strings.TrimLeft(flag, "-"), false))
+	}
+	return fmt.Errorf("%w%s; see %s --help", err, hint, name)
+}
+
+func didYouMean(word string) string {
+	if word == "" {
+		return ""
+	}
+	return " (did you mean " + word + "?)"
+}
+
+// nearestCommand is the command that word looks like, or empty; the library has it in a sentence, between quotes.
+func nearestCommand(commands []*cli.Command, word string) string {
+	_, rest, _ := strings.Cut(cli.SuggestCommand(commands, word), `"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	return name
 }
 
 func printVersion(c *cli.Context) {

@@ -19,6 +19,10 @@ import (
 // shutdownTime bounds the end of sessions after SIGTERM; a second signal does not wait for it.
 const shutdownTime = 2 * time.Second
 
+// sameSignal is how close a second signal still counts as the first: timeout(1) and others send to the process and to its
+// group at once, and nobody is impatient that fast.
+const sameSignal = 250 * time.Millisecond
+
 func serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
@@ -98,8 +102,12 @@ func waitAndStop(log *zap.Logger, sys *target.System, signals <-chan os.Signal) 
 		_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 		break
 	}
+	first := time.Now()
 	go func() {
 		for sig := range signals {
+			if time.Since(first) < sameSignal {
+				continue
+			}
 			if sig == syscall.SIGTERM || sig == syscall.SIGINT {
 				log.Warn("second signal: not waiting for sessions", zap.Stringer("signal", sig))
 				_ = log.Sync()
