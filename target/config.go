@@ -95,7 +95,7 @@ func ParseConfig(data []byte) (cfg Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
-	var f fractions
+	var f numbers
 	for _, doc := range tree.Docs {
 		if doc.Body != nil {
 			ast.Walk(&f, doc.Body)
@@ -104,15 +104,31 @@ func ParseConfig(data []byte) (cfg Config, err error) {
 	return cfg, f.err
 }
 
-// fractions finds the first number with a fraction or an exponent where a whole one belongs: the decoder would cut it.
-type fractions struct{ err error }
+// numbers finds the first value that the decoder would change without a word: a fraction or an exponent where a whole
+// number belongs is cut, and a text that looks like a number is rewritten as one (serial 000123, octal, becomes 83).
+type numbers struct{ err error }
 
-func (f *fractions) Visit(n ast.Node) ast.Visitor {
-	if kv, ok := n.(*ast.MappingValueNode); ok && f.err == nil && kv.Value.Type() == ast.FloatType {
-		switch key := kv.Key.GetToken().Value; key {
-		case "queue_depth", "shards", "lun", "block_size":
-			t := kv.Value.GetToken()
+func (f *numbers) Visit(n ast.Node) ast.Visitor {
+	kv, ok := n.(*ast.MappingValueNode)
+	if !ok || f.err != nil {
+		return f
+	}
+	t := kv.Value.GetToken()
+	switch key := kv.Key.GetToken().Value; key {
+	case "queue_depth", "shards", "lun", "block_size":
+		if kv.Value.Type() == ast.FloatType {
 			f.err = fmt.Errorf("[%d:%d] %s: %s is not a whole number", t.Position.Line, t.Position.Column, key, t.Value)
+		}
+	case "alias", "vendor", "product", "serial", "naa":
+		var v string
+		switch node := kv.Value.(type) {
+		case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode, *ast.BoolNode:
+			v = fmt.Sprint(node.(ast.ScalarNode).GetValue())
+		default:
+			return f
+		}
+		if v != t.Value {
+			f.err = fmt.Errorf("[%d:%d] %s: %s would be read as %s: put it in quotes", t.Position.Line, t.Position.Column, key, t.Value, v)
 		}
 	}
 	return f

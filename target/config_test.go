@@ -135,6 +135,10 @@ func TestConfigErrors(t *testing.T) {
 		"under 4096":        {"ram:64MiB", "ram:1K,block=4096", "less than one block of 4096"},
 		"file under one":    {"size=1M", "size=1", "less than one block"},
 		"same file":         {"ram:64MiB", "file:/tmp/../tmp/x.img", "destroy"},
+		"serial octal":      {"serial: S1", "serial: 00012345", `put it in quotes`},
+		"serial hex":        {"serial: S1", "serial: 0x1F", "put it in quotes"},
+		"serial fraction":   {"serial: S1", "serial: 1.50", "put it in quotes"},
+		"serial infinite":   {"serial: S1", "serial: .inf", "put it in quotes"},
 		"no luns":           {"    luns:\n", "    alias: x\n", ""},
 	} {
 		text := strings.Replace(good, c.edit, c.with, 1)
@@ -156,6 +160,19 @@ func TestConfigErrors(t *testing.T) {
 		}
 		if err == nil {
 			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+// A text that looks like a number is taken as it is written, or refused; it never becomes another text.
+func TestTextThatLooksLikeANumber(t *testing.T) {
+	for in, want := range map[string]string{
+		"12345": "12345", `"00012345"`: "00012345", "'0x1F'": "0x1F", "1e10": "1e10", "true": "true", "12345678901234567890123": "12345678901234567890123",
+		"00848b2bf6de774a01e6": "00848b2bf6de774a01e6", "|-\n          A1": "A1", "&a A2": "A2",
+	} {
+		cfg, err := ParseConfig([]byte(strings.Replace(good, "serial: S1", "serial: "+in, 1)))
+		if err != nil || cfg.Targets[0].LUNs[1].Serial != want {
+			t.Errorf("%s: %v, %+v; want %s", in, err, cfg.Targets, want)
 		}
 	}
 }
