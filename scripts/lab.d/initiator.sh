@@ -6,7 +6,11 @@ start_iscsid() {
 		pgrep -x iscsid >/dev/null && return
 		systemctl -q is-active iscsid.socket 2>/dev/null && return
 	else
+		# A folder of its own: no record from before, and readable also where QEMU runs without root.
+		local conf; conf=$(cat /etc/iscsi/iscsid.conf 2>/dev/null)
 		mkdir -p /etc/iscsi
+		grep -q ' /etc/iscsi ' /proc/mounts || mount -t tmpfs lab /etc/iscsi
+		echo "${conf:-node.startup = manual}" >/etc/iscsi/iscsid.conf
 		echo "InitiatorName=iqn.2026-12.lab.iserd:initiator" >/etc/iscsi/initiatorname.iscsi
 	fi
 	# In a session of its own: at its end it signals its whole process group.
