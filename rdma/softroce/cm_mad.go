@@ -239,6 +239,3 @@ func (m *cmMessage) ipHeader() (src, dst netip.AddrPort, user []byte, ok bool) {
 	port := binary.BigEndian.Uint16(h[2:])
 	return netip.AddrPortFrom(s, port), netip.AddrPortFrom(d, uint16(m.serviceID)), h[ipHeaderLen:92], true
 }
-
-// gidOf is the GID of an address: IPv4 mapped into IPv6, or the IPv6 address itself.
-func gidOf(a netip.Addr) [16]byte { return a.As16() }
