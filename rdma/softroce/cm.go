@@ -307,10 +307,11 @@ func (x *conn) onREP(m *cmMessage) {
 	}
 }
 
-// path is what the queue pair is to know. ord and ird are numbers of READs.
+// path is what the queue pair is to know. ord and ird are numbers of READs. The starting PSN of a REQ or REP is the one
+// that its receiver is to begin with.
 func (x *conn) path(ord, ird int, retry, rnr uint8) path {
 	return path{sock: x.sock, peer: netip.AddrPortFrom(x.peerAddr, Port), flow: flow{src: x.sock.addr, dst: x.peerAddr, srcPort: Port, dstPort: Port},
-		destQP: x.remoteQPN, mtu: x.mtu, ird: ird, ord: ord, rnrMax: rnr, retry: retry, sendPSN: x.psn, recvPSN: x.remotePSN}
+		destQP: x.remoteQPN, mtu: x.mtu, ird: ird, ord: ord, rnrMax: rnr, retry: retry, sendPSN: x.remotePSN, recvPSN: x.psn}
 }
 
 func (x *conn) onRTU() {
