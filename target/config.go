@@ -23,10 +23,12 @@ const DefaultPort = 3260
 type RDMAMode string
 
 const (
-	// RDMAAuto serves iSER where there is a device and says so where there is none.
+	// RDMAAuto serves iSER by a device where there is one, by softroce where there is none, and says so.
 	RDMAAuto RDMAMode = "auto"
 	// RDMAVerbs needs a device: start-up fails without one.
 	RDMAVerbs RDMAMode = "verbs"
+	// RDMASoftRoCE serves iSER by RoCEv2 in user space, whatever devices there are.
+	RDMASoftRoCE RDMAMode = "softroce"
 	// RDMAOff serves TCP alone.
 	RDMAOff RDMAMode = "off"
 )
@@ -220,9 +222,9 @@ func (c *Config) Validate() error {
 	switch c.RDMA {
 	case "":
 		c.RDMA = RDMAAuto
-	case RDMAAuto, RDMAVerbs, RDMAOff:
+	case RDMAAuto, RDMAVerbs, RDMASoftRoCE, RDMAOff:
 	default:
-		add("rdma: %q: want auto, verbs or off", c.RDMA)
+		add("rdma: %q: want auto, verbs, softroce or off", c.RDMA)
 	}
 	if c.QueueDepth < 0 || c.QueueDepth > 512 {
 		add("queue_depth: %d: want 1 to 512, or 0 for the default", c.QueueDepth)

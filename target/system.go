@@ -25,11 +25,13 @@ type Options struct {
 	HostID string
 	// Revision is the product revision that INQUIRY shows, up to four characters.
 	Revision string
-	// Provider opens the RDMA provider; nil means that there is none.
+	// Provider opens the provider of RDMA devices; nil means that there is none.
 	Provider func() (rdma.Provider, error)
-	Node     iscsi.Events
-	ISER     iser.Events
-	TCP      tcp.Events
+	// SoftProvider opens the provider that needs no device; nil means that there is none.
+	SoftProvider func() (rdma.Provider, error)
+	Node         iscsi.Events
+	ISER         iser.Events
+	TCP          tcp.Events
 	// StoreFailed is told of requests that a medium failed (full, broken, cut), as often as it happens; nil is silent.
 	StoreFailed func(error)
 	// Warn reports what is not as the configuration may have meant it; nil is silent.
@@ -178,26 +180,29 @@ func (s *System) regions() [][]byte {
 }
 
 func (s *System) openRDMA() error {
-	if s.cfg.RDMA == RDMAOff {
+	var err error
+	switch s.cfg.RDMA {
+	case RDMAOff:
 		s.noRDMA = "RDMA is off; serving TCP only"
 		return nil
+	case RDMASoftRoCE:
+		err = s.serveISER(s.opt.SoftProvider)
+	default:
+		err = s.serveISER(s.opt.Provider)
+		if err != nil && s.cfg.RDMA == RDMAAuto && s.opt.SoftProvider != nil {
+			why := err
+			if err = s.serveISER(s.opt.SoftProvider); err == nil {
+				s.opt.Warn(fmt.Sprintf("%s; iSER is served by softroce, RoCEv2 in user space, which is slower", plain(why)))
+			} else {
+				err = errors.Join(why, err)
+			}
+		}
 	}
-	if s.opt.Provider == nil {
-		return s.withoutRDMA(nil)
-	}
-	p, err := s.opt.Provider()
 	if err != nil {
 		return s.withoutRDMA(err)
 	}
-	s.provider = p
-	srv, err := iser.New(p, s.node, iser.Config{Shards: s.cfg.Shards, Events: s.opt.ISER})
-	if err != nil {
-		s.provider = nil
-		return errors.Join(s.withoutRDMA(err), p.Close())
-	}
-	s.iser = srv
 	if r := s.regions(); len(r) > 0 {
-		if _, err := srv.RegisterMemory(r); err != nil {
+		if _, err := s.iser.RegisterMemory(r); err != nil {
 			// Not fatal: data is then copied through the pool.
 			s.opt.Warn(fmt.Sprintf("memory of RAM stores could not be registered with the RDMA device, reads will be copied: %v", err))
 		}
@@ -205,13 +210,27 @@ func (s *System) openRDMA() error {
 	return nil
 }
 
+// serveISER starts the iSER server on a provider.
+func (s *System) serveISER(open func() (rdma.Provider, error)) error {
+	if open == nil {
+		return rdma.ErrNoDevice
+	}
+	p, err := open()
+	if err != nil {
+		return err
+	}
+	srv, err := iser.New(p, s.node, iser.Config{Shards: s.cfg.Shards, Events: s.opt.ISER})
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	s.provider, s.iser = p, srv
+	return nil
+}
+
 // withoutRDMA decides whether the lack of RDMA is fatal.
 func (s *System) withoutRDMA(why error) error {
-	if why == nil {
-		why = rdma.ErrNoDevice
-	}
-	if s.cfg.RDMA == RDMAVerbs {
-		return fmt.Errorf("rdma: verbs is asked for, but RDMA cannot be used: %w", why)
+	if s.cfg.RDMA != RDMAAuto {
+		return fmt.Errorf("rdma: %s is asked for, but RDMA cannot be used: %w", s.cfg.RDMA, why)
 	}
 	s.noRDMA = fmt.Sprintf("no iSER: %s; serving TCP only", plain(why))
 	return nil
@@ -269,7 +288,7 @@ func (s *System) listenPortal(p PortalConfig) (PortalStatus, error) {
 			if !st.TCP {
 				st.Addr = l.Addr()
 			}
-		case !st.TCP || len(p.Transports) > 0 || s.cfg.RDMA == RDMAVerbs:
+		case !st.TCP || len(p.Transports) > 0 || s.cfg.RDMA == RDMAVerbs || s.cfg.RDMA == RDMASoftRoCE:
 			return st, portalError(ap, "iSER", err)
 		default:
 			st.Problem = fmt.Sprintf("no iSER at %s: %v", st.Addr, err)

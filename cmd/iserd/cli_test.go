@@ -42,7 +42,7 @@ func TestUsageErrors(t *testing.T) {
 		"serve ram:1M":                       `unexpected argument "ram:1M"`,
 		"serve --lun ram:1M --log-level x":   "want debug",
 		"serve --lun ram:1M --log-format x":  "want console or json",
-		"config --lun ram:1M --rdma on":      "want auto, verbs or off",
+		"config --lun ram:1M --rdma on":      "want auto, verbs, softroce or off",
 		"config --lun ram:1M --config x":     "--lun cannot stand beside --config",
 		"config --config=":                   "names no file",
 		"config --config " + missing:         "prints one to start from",

@@ -94,7 +94,7 @@ func nearestCommand(commands []*cli.Command, word string) string {
 func printVersion(c *cli.Context) {
 	rdmaBuild := "RDMA by libibverbs and librdmacm"
 	if !verbs.Built {
-		rdmaBuild = "no RDMA (built without cgo or with the nordma tag)"
+		rdmaBuild = "RDMA by softroce alone (built without cgo or with the nordma tag)"
 	}
 	fmt.Fprintf(c.App.Writer, "iserd %s, %s %s/%s, %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, rdmaBuild)
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -57,14 +57,15 @@ func serve(c *cli.Context) error {
 		return err
 	}
 	opt := target.Options{
-		HostID:      host,
-		Revision:    revision(),
-		Provider:    func() (rdma.Provider, error) { return newVerbs(log) },
-		Node:        nodeEvents(log),
-		ISER:        iserEvents(log),
-		TCP:         tcpEvents(log),
-		StoreFailed: storeFailed(log),
-		Warn:        func(m string) { log.Warn(m) },
+		HostID:       host,
+		Revision:     revision(),
+		Provider:     func() (rdma.Provider, error) { return newVerbs(log) },
+		SoftProvider: func() (rdma.Provider, error) { return newSoftRoCE(log), nil },
+		Node:         nodeEvents(log),
+		ISER:         iserEvents(log),
+		TCP:          tcpEvents(log),
+		StoreFailed:  storeFailed(log),
+		Warn:         func(m string) { log.Warn(m) },
 	}
 	started := time.Now()
 	sys, err := target.New(cfg, opt)

@@ -4,6 +4,7 @@ import (
 	"go.uber.org/zap"
 
 	"iserd/rdma"
+	"iserd/rdma/softroce"
 	"iserd/rdma/verbs"
 )
 
@@ -14,4 +15,9 @@ func newVerbs(log *zap.Logger) (rdma.Provider, error) {
 		DeviceRemoved: func(name string) { log.Debug("RDMA device gone", zap.String("device", name)) },
 		Warning:       func(err error) { log.Warn("RDMA", zap.Error(err)) },
 	}})
+}
+
+// newSoftRoCE opens the provider that needs no device.
+func newSoftRoCE(log *zap.Logger) rdma.Provider {
+	return softroce.New(softroce.Options{Warn: func(m string) { log.Warn(m) }})
 }
