@@ -23,7 +23,7 @@ const DefaultPort = 3260
 type RDMAMode string
 
 const (
-	// RDMAAuto serves iSER by a device where there is one, by softroce where there is none, and says so.
+	// RDMAAuto serves iSER where there is a device and says so where there is none.
 	RDMAAuto RDMAMode = "auto"
 	// RDMAVerbs needs a device: start-up fails without one.
 	RDMAVerbs RDMAMode = "verbs"

@@ -189,14 +189,6 @@ func (s *System) openRDMA() error {
 		err = s.serveISER(s.opt.SoftProvider)
 	default:
 		err = s.serveISER(s.opt.Provider)
-		if err != nil && s.cfg.RDMA == RDMAAuto && s.opt.SoftProvider != nil {
-			why := err
-			if err = s.serveISER(s.opt.SoftProvider); err == nil {
-				s.opt.Warn(fmt.Sprintf("%s; iSER is served by softroce, RoCEv2 in user space, which is slower", plain(why)))
-			} else {
-				err = errors.Join(why, err)
-			}
-		}
 	}
 	if err != nil {
 		return s.withoutRDMA(err)
