@@ -50,6 +50,8 @@ type device struct {
 	wg         sync.WaitGroup
 	closed     atomic.Bool
 	warnBuffer sync.Once
+	// arrive stands, in tests, for the network: it says how often a datagram that came is to be handled, and may change it.
+	arrive func(b []byte) int
 
 	sockMu sync.Mutex
 	socks  map[netip.Addr]*socket

@@ -25,3 +25,13 @@ func Counters(p *Provider) string {
 		c.sent.Load(), c.sendCalls.Load(), c.sendErrors.Load(), c.received.Load(), c.malformed.Load(), c.badICRC.Load(), c.unknownQP.Load(), c.strangers.Load(),
 		c.timeouts.Load(), c.sequence.Load(), c.recoveries.Load(), c.rnr.Load(), c.rnrSent.Load(), c.gaps.Load(), c.duplicates.Load(), c.refused.Load())
 }
+
+// SetNetwork puts f between the wire and the provider: it says how often a datagram is handled, and may change it. It is
+// called by one goroutine for each socket, and must be set before there is one.
+func SetNetwork(p *Provider, f func(b []byte) int) { p.dev.arrive = f }
+
+// Timeouts is how often something was sent again because nothing came.
+func Timeouts(p *Provider) uint64 { return p.dev.counters.timeouts.Load() }
+
+// BadICRC is how many packets were dropped for their ICRC.
+func BadICRC(p *Provider) uint64 { return p.dev.counters.badICRC.Load() }

@@ -314,7 +314,13 @@ func (s *socket) receive() {
 			}
 			for len(data) > 0 {
 				k := min(seg, len(data))
-				rx.datagram(from, data[:k])
+				times := 1
+				if s.dev.arrive != nil {
+					times = s.dev.arrive(data[:k])
+				}
+				for range times {
+					rx.datagram(from, data[:k])
+				}
 				data = data[k:]
 			}
 		}
