@@ -81,17 +81,17 @@ func TestOpenErrors(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		"no path":           {Config{}, "no path"},
-		"missing, no size":  {Config{Path: at("none")}, "size=1G"},
-		"missing, ro":       {Config{Path: at("none"), Size: 512, ReadOnly: true}, "not created"},
-		"no directory":      {Config{Path: at("no/none"), Size: 512}, "no such file"},
-		"directory":         {Config{Path: dir}, "a directory"},
-		"character device":  {Config{Path: "/dev/zero"}, "a character device"},
-		"pipe":              {Config{Path: pipe}, "a pipe"},
-		"empty, no size":    {Config{Path: write("empty", 0)}, "size=1G"},
-		"size too small":    {Config{Path: write("small", 1024), Size: 2048}, "1024 bytes and not 2048"},
-		"size too large":    {Config{Path: write("large", 4096), Size: 2048}, "truncate -s 2048"},
-		"impossible size":   {Config{Path: at("huge"), Size: 1 << 63}, "more than a file can have"},
+		"no path":          {Config{}, "no path"},
+		"missing, no size": {Config{Path: at("none")}, "size=1G"},
+		"missing, ro":      {Config{Path: at("none"), Size: 512, ReadOnly: true}, "not created"},
+		"no directory":     {Config{Path: at("no/none"), Size: 512}, "no such file"},
+		"directory":        {Config{Path: dir}, "a directory"},
+		"character device": {Config{Path: "/dev/zero"}, "a character device"},
+		"pipe":             {Config{Path: pipe}, "a pipe"},
+		"empty, no size":   {Config{Path: write("empty", 0)}, "size=1G"},
+		"size too small":   {Config{Path: write("small", 1024), Size: 2048}, "1024 bytes and not 2048"},
+		"size too large":   {Config{Path: write("large", 4096), Size: 2048}, "truncate -s 2048"},
+		"impossible size":  {Config{Path: at("huge"), Size: 1 << 63}, "more than a file can have"},
 	} {
 		s, err := Open(c.cfg)
 		if err == nil {
