@@ -70,13 +70,18 @@ func (c *icrc) put(f *flow, b []byte, ipID uint16) {
 
 // check verifies the ICRC as far as it can be known here. Over IPv6 that is all of it. Over IPv4 the identification and
 // the don't-fragment bit are covered too, and a socket does not show them: the check then is whether there are values
-// with which the ICRC is right. A damaged packet passes that once in 32768 times, on top of the UDP checksum.
-func (c *icrc) check(f *flow, b []byte) bool {
+// with which the ICRC is right, which a damaged packet has once in 32768 times. Those values are returned, for
+// [identTrack] to judge.
+func (c *icrc) check(f *flow, b []byte) (id ident, ok bool) {
 	got := binary.LittleEndian.Uint32(b[len(b)-icrcLen:])
 	want := c.sum(f, b, 0)
 	if got == want {
-		return true
+		return ident{}, true
+	}
+	if !f.src.Is4() {
+		return ident{}, false
 	}
 	// The CRC is linear: the difference is that of the two fields alone, moved on by the bytes after them.
-	return f.src.Is4() && idPossible(got^want, 28-7+len(b)-icrcLen)
+	id.id, id.mayFragment, ok = solveID(got^want, 28-7+len(b)-icrcLen)
+	return id, ok
 }

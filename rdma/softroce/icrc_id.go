@@ -2,9 +2,9 @@ package softroce
 
 import "hash/crc32"
 
-// Arithmetic on the CRC register, to ask whether a difference of two CRCs can come from the IPv4 identification and the
-// don't-fragment bit. A difference made by bits d just before n more (equal) bytes is d·x^(8n) mod P, so the question is
-// whether diff·x^(-8n) is the effect of some of those bits.
+// Arithmetic on the CRC register, to find which IPv4 identification and don't-fragment bit a difference of two CRCs comes
+// from. A difference made by bits d just before n more (equal) bytes is d·x^(8n) mod P, so the question is which of those
+// bits have the effect diff·x^(-8n).
 
 // idBits are the sixteen bits of the identification and the don't-fragment bit of the byte after it.
 const idBits = 17
@@ -16,6 +16,7 @@ type idTable struct {
 	back  [16]uint32     // x^(-8·2^i)
 	basis [idBits]uint32 // reduced row echelon form of the bits' effects
 	pivot [idBits]uint32
+	bits  [idBits]uint32 // which bits together have the effect in basis
 }
 
 // unstep is the register before a zero byte, given the one after it: r = (s>>8) ^ T[s&0xff], and T is a bijection on the
@@ -67,14 +68,14 @@ func makeIDTables() *idTable {
 		for _, b := range field {
 			r = r>>8 ^ crc32.IEEETable[byte(r)^b]
 		}
+		bits := uint32(1) << bit
 		for i := range rows {
 			if r&t.pivot[i] != 0 {
 				r ^= t.basis[i]
+				bits ^= t.bits[i]
 			}
 		}
-		if r == 0 {
-			continue
-		}
+		// Seventeen bits lie closer together than the CRC is long, so that no two sets of them have one effect.
 		pivot := uint32(1) << 31
 		for r&pivot == 0 {
 			pivot >>= 1
@@ -82,26 +83,30 @@ func makeIDTables() *idTable {
 		for i := range rows {
 			if t.basis[i]&pivot != 0 {
 				t.basis[i] ^= r
+				t.bits[i] ^= bits
 			}
 		}
-		t.basis[rows], t.pivot[rows] = r, pivot
+		t.basis[rows], t.pivot[rows], t.bits[rows] = r, pivot, bits
 		rows++
 	}
 	return t
 }
 
-// idPossible says whether diff, seen n bytes after the byte of the don't-fragment bit, can be those bits' effect.
-func idPossible(diff uint32, n int) bool {
+// solveID tells which bits make diff, seen n bytes after the byte of the don't-fragment bit: those of the identification in
+// which it is not 0, and whether the don't-fragment bit is not set. ok is false when none do.
+func solveID(diff uint32, n int) (id uint16, mayFragment, ok bool) {
 	t := idTables
 	for i := 0; n > 0; i, n = i+1, n>>1 {
 		if n&1 != 0 {
 			diff = mulMod(diff, t.back[i])
 		}
 	}
+	var bits uint32
 	for i := range t.basis {
 		if diff&t.pivot[i] != 0 {
 			diff ^= t.basis[i]
+			bits ^= t.bits[i]
 		}
 	}
-	return diff == 0
+	return uint16(bits)<<8 | uint16(bits)>>8, bits>>16 != 0, diff == 0
 }

@@ -38,9 +38,11 @@ type qp struct {
 	rq    recvQueue
 	resp  responder
 
-	watched bool // the timers look after it
-	touched bool // the reader has it on its list
-	heard   bool // a packet of the peer came
+	ids     identTrack
+	quiet   time.Time // when the timers last found nothing on its way; zero: they never did
+	watched bool      // the timers look after it
+	touched bool      // the reader has it on its list
+	heard   bool      // a packet of the peer came
 }
 
 // path is what the connection manager found out, set before the state becomes qpReady.
@@ -183,6 +185,18 @@ func (q *qp) ready(p path) {
 	q.resp.psn = p.recvPSN
 	q.resp.reads = make([]readResp, max(p.ird, 1))
 	q.state = qpReady
+}
+
+// quietFor is for how long nothing has been on its way: no time while something is, very long if nothing ever was. mu is
+// held.
+func (q *qp) quietFor() time.Duration {
+	switch {
+	case q.watched:
+		return 0
+	case q.quiet.IsZero():
+		return time.Hour
+	}
+	return time.Since(q.quiet)
 }
 
 func (q *qp) Num() uint32       { return q.num }

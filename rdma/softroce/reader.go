@@ -26,7 +26,8 @@ func (r *reader) datagram(from netip.AddrPort, b []byte) {
 	}
 	f := flow{src: from.Addr(), dst: r.sock.addr, srcPort: from.Port(), dstPort: Port}
 	d.trace(false, &f, b, 0)
-	if !r.crc.check(&f, b) {
+	id, ok := r.crc.check(&f, b)
+	if !ok {
 		d.counters.badICRC.Add(1)
 		return
 	}
@@ -54,6 +55,10 @@ func (r *reader) datagram(from netip.AddrPort, b []byte) {
 	q := r.q
 	if q.state != qpReady || q.path.flow.dst != from.Addr() || q.path.sock != r.sock {
 		d.counters.strangers.Add(1)
+		return
+	}
+	if from.Addr().Is4() && !q.ids.fits(id, q.quietFor) {
+		d.counters.badICRC.Add(1)
 		return
 	}
 	if !q.touched {

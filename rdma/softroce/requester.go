@@ -395,7 +395,7 @@ func (q *qp) tick(now time.Time) time.Time {
 		q.pump()
 	}
 	if q.state != qpReady || s.next == s.una {
-		q.watched = false
+		q.watched, q.quiet = false, now
 		return time.Time{}
 	}
 	if s.stamp.IsZero() {
