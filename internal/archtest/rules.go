@@ -36,12 +36,13 @@ var arrows = map[string][]string{
 	"backstore/file":       {"backstore"},
 	"backstore/faultstore": {"backstore"},
 	"target":               {"rdma/...", "iser", "iscsi/...", "scsi", "backstore/..."},
-	"bench":                {"rdma/...", "iscsi/pdu", "iscsi/login", "internal/serial"},
+	"bench":                {"rdma/...", "iscsi/pdu", "iscsi/login", "internal/serial", "internal/initiator", "internal/iserclient", "internal/tcpclient"},
 	"cmd/...":              {"target", "rdma/...", "iser", "iscsi/...", "bench/..."},
 	"internal/archtest":    {},
-	// Clients that tests drive the target with.
-	"internal/tcpclient":  {"iscsi/pdu", "iscsi/login", "internal/serial"},
-	"internal/iserclient": {"rdma", "iscsi/pdu", "iscsi/login", "internal/serial"},
+	// Clients that tests and the load generator drive the target with.
+	"internal/initiator":  {"iscsi/pdu", "iscsi/login", "internal/serial"},
+	"internal/tcpclient":  {"internal/initiator", "iscsi/pdu", "iscsi/login", "internal/serial"},
+	"internal/iserclient": {"internal/initiator", "rdma", "iscsi/pdu", "iscsi/login", "internal/serial"},
 }
 
 // banned are package names that say nothing of what is in them.
