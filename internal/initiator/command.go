@@ -100,3 +100,65 @@ func cdb16(write bool, lba uint64, blocks uint32) []byte {
 	PutReadWrite16(&b, write, lba, blocks)
 	return b[:]
 }
+
+// Command is what the header of a SCSI Command PDU says.
+type Command struct {
+	LUN uint64 // in wire order
+	CDB []byte // beyond 16 bytes the caller adds an extended CDB
+	ITT uint32
+	// In and Out are the bytes expected each way; with both, Out goes into the header.
+	In, Out int
+	// Attr is simple when zero.
+	Attr      pdu.TaskAttribute
+	Immediate bool
+	// More says that unsolicited Data-Out PDUs follow.
+	More bool
+}
+
+// Put makes the header, all but its numbers ([Numbers.Number]) and lengths.
+func (c *Command) Put(h *pdu.BHS) {
+	s := h.SCSICommand()
+	s.Init()
+	h.SetImmediate(c.Immediate)
+	s.SetFinal(!c.More)
+	s.SetRead(c.In > 0)
+	s.SetWrite(c.Out > 0)
+	s.SetAttr(pdu.AttrSimple)
+	if c.Attr != 0 {
+		s.SetAttr(c.Attr)
+	}
+	s.SetLUN(c.LUN)
+	s.SetInitiatorTaskTag(c.ITT)
+	expected := c.In
+	if c.Out > 0 {
+		expected = c.Out
+	}
+	s.SetExpectedDataTransferLength(uint32(expected))
+	copy(s.CDB()[:], c.CDB)
+}
+
+// PutPong makes the answer to a NOP-In with which the target asks for one, all but its numbers.
+func PutPong(h *pdu.BHS, ping *pdu.BHS) {
+	n := h.NOPOut()
+	n.Init()
+	h.SetImmediate(true)
+	n.SetInitiatorTaskTag(pdu.ReservedTag)
+	n.SetTargetTransferTag(ping.NOPIn().TargetTransferTag())
+	n.SetLUN(ping.NOPIn().LUN())
+}
+
+// TakeStatus takes status and residual from a SCSI Response, and the sense that came as its data, which it copies into
+// room. It sets everything but Data.
+func (r *Result) TakeStatus(s *pdu.SCSIResponse, data, room []byte) error {
+	r.Status, r.Response = s.Status(), s.Response()
+	r.Overflow, r.Underflow, r.Residual = s.Overflow(), s.Underflow(), s.ResidualCount()
+	r.Sense = nil
+	if n := len(data); n >= 2 {
+		k := int(binary.BigEndian.Uint16(data))
+		if k > n-2 || k > len(room) {
+			return fmt.Errorf("initiator: sense length %d in %d bytes", k, n)
+		}
+		r.Sense = room[:copy(room, data[2:2+k])]
+	}
+	return nil
+}

@@ -1,12 +1,12 @@
 package iserclient
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
 	"time"
 
+	"iserd/internal/initiator"
 	"iserd/iscsi/pdu"
 	"iserd/rdma"
 )
@@ -31,38 +31,19 @@ type Command struct {
 
 // Result is how a command ended. Data and Sense are valid until the task is released.
 type Result struct {
-	Status              uint8
-	Response            pdu.SCSIResponseCode
-	Sense               []byte // without the length
-	Data                []byte // the data-in buffer, as far as the residual says that it was used
-	Overflow, Underflow bool
-	Residual            uint32
-	Invalidated         bool
-	ExpDataSN           uint32
-}
-
-// SenseKey is the sense key and the additional sense code with its qualifier, 0 without sense.
-func (r *Result) SenseKey() (key uint8, asc uint16) {
-	if len(r.Sense) < 14 {
-		return 0, 0
-	}
-	return r.Sense[2] & 0xf, binary.BigEndian.Uint16(r.Sense[12:])
+	initiator.Result
+	Invalidated bool
+	ExpDataSN   uint32
 }
 
 // LUN is a logical unit number below 256 in wire order.
-func LUN(n int) uint64 { return uint64(n) << 48 }
+func LUN(n int) uint64 { return initiator.LUN(n) }
 
-// Read10 and Write10 make command descriptor blocks.
-func Read10(lba uint32, blocks uint16) []byte  { return cdb10(0x28, lba, blocks) }
-func Write10(lba uint32, blocks uint16) []byte { return cdb10(0x2a, lba, blocks) }
+// Read10 is READ(10).
+func Read10(lba uint32, blocks uint16) []byte { return initiator.Read10(lba, blocks) }
 
-func cdb10(op byte, lba uint32, blocks uint16) []byte {
-	b := make([]byte, 10)
-	b[0] = op
-	binary.BigEndian.PutUint32(b[2:], lba)
-	binary.BigEndian.PutUint16(b[7:], blocks)
-	return b
-}
+// Write10 is WRITE(10).
+func Write10(lba uint32, blocks uint16) []byte { return initiator.Write10(lba, blocks) }
 
 // Task is a command under way.
 type Task struct {
@@ -144,7 +125,7 @@ func (c *Conn) takeBuffer(n int) (*buffer, error) {
 // Start sends a command with what immediate data negotiation allows, once the window is open for it.
 func (c *Conn) Start(cmd *Command) (*Task, error) {
 	if !cmd.Immediate && !c.opt.IgnoreWindow {
-		for deadline := time.Now().Add(c.opt.Timeout); c.MaxCmdSN.Less(c.CmdSN); {
+		for deadline := time.Now().Add(c.opt.Timeout); !c.Numbers.Open(); {
 			if err := c.progress(deadline); err != nil {
 				return nil, fmt.Errorf("command window closed: %w", err)
 			}
@@ -157,7 +138,7 @@ func (c *Conn) Start(cmd *Command) (*Task, error) {
 	return t, nil
 }
 
-// takeTask takes a free slot. A task's tag ends with the number of its slot; other tags with noSlot.
+// takeTask takes a free slot.
 func (c *Conn) takeTask() *Task {
 	if n := len(c.freeTasks); n > 0 {
 		t := c.freeTasks[n-1]
@@ -169,14 +150,9 @@ func (c *Conn) takeTask() *Task {
 	return t
 }
 
-const (
-	slotBits = 12
-	noSlot   = 1<<slotBits - 1
-)
-
 // task finds the command under way that a tag is for, nil if there is none.
 func (c *Conn) task(itt uint32) *Task {
-	if slot := itt & noSlot; int(slot) < len(c.tasks) {
+	if slot := initiator.SlotOf(itt); int(slot) < len(c.tasks) {
 		if t := c.tasks[slot]; t.active && t.ITT == itt {
 			return t
 		}
@@ -186,33 +162,18 @@ func (c *Conn) task(itt uint32) *Task {
 
 func (c *Conn) start(cmd *Command, t *Task) error {
 	t.Result, t.done, t.in, t.buf = Result{}, false, cmd.In, nil
-	t.ITT, t.CmdSN, t.active = c.NextITT()&^noSlot|t.slot, c.CmdSN.Uint32(), true
-	c.ITT = t.ITT
-	s := t.bhs.SCSICommand()
-	s.Init()
-	t.bhs.SetImmediate(cmd.Immediate)
-	s.SetFinal(true)
-	s.SetRead(cmd.In > 0)
-	s.SetWrite(len(cmd.Out) > 0)
-	s.SetAttr(pdu.AttrSimple)
-	if cmd.Attr != 0 {
-		s.SetAttr(cmd.Attr)
-	}
-	s.SetLUN(cmd.LUN)
-	s.SetInitiatorTaskTag(t.ITT)
-	copy(s.CDB()[:], cmd.CDB)
+	t.ITT, t.CmdSN, t.active = c.SlotITT(t.slot), c.CmdSN.Uint32(), true
+	put := initiator.Command{LUN: cmd.LUN, CDB: cmd.CDB, ITT: t.ITT, In: cmd.In, Out: len(cmd.Out), Attr: cmd.Attr, Immediate: cmd.Immediate}
+	put.Put(&t.bhs)
 	var ahs []byte
 	if len(cmd.CDB) > 16 {
 		ahs = pdu.AppendExtendedCDB(nil, cmd.CDB)
 	}
 	if cmd.In > 0 && len(cmd.Out) > 0 {
 		ahs = pdu.AppendBidiReadDataLength(ahs, uint32(cmd.In))
-		s.SetExpectedDataTransferLength(uint32(len(cmd.Out)))
-	} else {
-		s.SetExpectedDataTransferLength(uint32(max(cmd.In, len(cmd.Out))))
 	}
 	if cmd.Expected != 0 {
-		s.SetExpectedDataTransferLength(cmd.Expected)
+		t.bhs.SCSICommand().SetExpectedDataTransferLength(cmd.Expected)
 	}
 	t.hdr = Header{}
 	imm := c.immediate(cmd)
@@ -257,14 +218,9 @@ func (c *Conn) immediate(cmd *Command) int {
 func (t *Task) finish(c *Conn, p *PDU) error {
 	t.done, t.active = true, false
 	s := p.BHS.SCSIResponse()
-	t.Status, t.Response, t.ExpDataSN = s.Status(), s.Response(), s.ExpDataSN()
-	t.Overflow, t.Underflow, t.Residual = s.Overflow(), s.Underflow(), s.ResidualCount()
-	if n := len(p.Data); n >= 2 {
-		k := int(binary.BigEndian.Uint16(p.Data))
-		if k > n-2 || k > len(t.sense) {
-			return fmt.Errorf("iserclient: sense length %d in %d bytes", k, n)
-		}
-		t.Sense = t.sense[:copy(t.sense[:], p.Data[2:2+k])]
+	t.ExpDataSN = s.ExpDataSN()
+	if err := t.TakeStatus(s, p.Data, t.sense[:]); err != nil {
+		return err
 	}
 	if t.buf != nil && t.in > 0 {
 		used := t.in

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"iserd/internal/initiator"
 	"iserd/internal/serial"
-	"iserd/iscsi/login"
 	"iserd/rdma"
 )
 
@@ -51,18 +51,15 @@ var (
 
 // Conn is one connection, used by one goroutine at a time. Fields may be changed between calls.
 type Conn struct {
-	// Params is what login negotiated, seen from the initiator.
-	Params  login.Params
-	Names   login.Names
-	Answers map[string]string
-	TSIH    uint16
+	// Outcome is what login led to.
+	initiator.Outcome
 	// PrivateData is the target's answer to the connect request.
 	PrivateData []byte
 	// ReadDepth is how many RDMA READs the target said to have outstanding at us.
 	ReadDepth uint8
 
-	CmdSN, ExpStatSN, MaxCmdSN serial.Number
-	ITT                        uint32 // the last one used
+	initiator.Numbers
+	initiator.Tags
 	// Unsolicited collects PDUs that answer nothing: pings, asynchronous messages, rejects.
 	Unsolicited []*PDU
 	// Invalidations counts the STags that the target invalidated.
@@ -90,10 +87,8 @@ type Conn struct {
 	longRecvs, allRecvs  int
 	posted               int // receives
 	fullFeature, settled bool
-	statKnown            bool
 	inbox                []*PDU
 	tasks                []*Task // by slot
-	requests             uint32
 	freeTasks            []*Task
 	spare                map[int][]*buffer
 	post                 [1]rdma.QPPost
@@ -127,7 +122,7 @@ func Dial(provider rdma.Provider, addr netip.AddrPort, o Options) (*Conn, error)
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second
 	}
-	c := &Conn{opt: o, CmdSN: serial.New(1), seen: make(chan rdma.Event, 64), spare: map[int][]*buffer{}}
+	c := &Conn{opt: o, Numbers: initiator.Numbers{CmdSN: serial.New(1)}, seen: make(chan rdma.Event, 64), spare: map[int][]*buffer{}}
 	c.inv = len(o.PrivateData) > 0 && o.PrivateData[0]&NoZBVA != 0 && o.PrivateData[0]&NoSendWithInv == 0
 	if err := c.dial(provider, addr); err != nil {
 		return nil, errors.Join(err, c.Close())

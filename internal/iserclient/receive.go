@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"time"
 
-	"iserd/internal/serial"
 	"iserd/iscsi/pdu"
 	"iserd/rdma"
 )
@@ -117,7 +116,7 @@ func (c *Conn) accept(p *PDU) error {
 		c.inbox = append(c.inbox, &PDU{Hello: bytes.Clone(p.Hello)})
 		return nil
 	}
-	if err := c.numbers(&p.BHS); err != nil {
+	if err := c.Take(&p.BHS); err != nil {
 		return err
 	}
 	itt := p.BHS.InitiatorTaskTag()
@@ -150,27 +149,6 @@ func (c *Conn) accept(p *PDU) error {
 
 func (c *Conn) keep(list *[]*PDU, p *PDU) {
 	*list = append(*list, &PDU{BHS: p.BHS, Data: bytes.Clone(p.Data)})
-}
-
-// numbers checks StatSN and follows the window. RFC 7143: every PDU from the target that carries status, or answers,
-// takes a StatSN; a NOP-In that the target began does not.
-func (c *Conn) numbers(h *pdu.BHS) error {
-	n := h.NOPIn() // the three fields lie at the same place everywhere
-	uses := h.Opcode() != pdu.OpNOPIn || h.InitiatorTaskTag() != pdu.ReservedTag
-	if !c.statKnown {
-		c.statKnown = true
-		c.ExpStatSN = n.StatSN()
-	}
-	if n.StatSN() != c.ExpStatSN {
-		return fmt.Errorf("iserclient: %s with StatSN %d, want %d", h.Opcode(), n.StatSN().Uint32(), c.ExpStatSN.Uint32())
-	}
-	if uses {
-		c.ExpStatSN = c.ExpStatSN.Next()
-	}
-	if max := n.MaxCmdSN(); c.MaxCmdSN == (serial.Number{}) || c.MaxCmdSN.Less(max) {
-		c.MaxCmdSN = max
-	}
-	return nil
 }
 
 // Receive waits for the next PDU that is neither the response of a task nor unsolicited.

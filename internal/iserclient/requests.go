@@ -1,27 +1,19 @@
 package iserclient
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
+	"iserd/internal/initiator"
 	"iserd/internal/serial"
 	"iserd/iscsi/login"
 	"iserd/iscsi/pdu"
 	"iserd/rdma"
 )
 
-// Login says how to log in. The zero value of the optional fields is a usual initiator.
-type Login struct {
-	Initiator, Target string
-	Discovery         bool
-	ISID              [6]byte
-	TSIH              uint16
-	Keys              []login.KeyValue
-	Security          bool
-}
+// Login says how to log in.
+type Login = initiator.Login
 
 // Open connects and logs in.
 func Open(provider rdma.Provider, addr netip.AddrPort, o Options, l Login) (*Conn, error) {
@@ -37,51 +29,32 @@ func Open(provider rdma.Provider, addr netip.AddrPort, o Options, l Login) (*Con
 
 // Login logs in.
 func (c *Conn) Login(l Login) error {
-	i := login.Initiator{Transport: login.TransportISER, Keys: l.Keys, Security: l.Security, Tag: 0x10000000}
-	i.Names = login.Names{InitiatorName: l.Initiator, TargetName: l.Target, ISID: l.ISID, TSIH: l.TSIH, CID: 1}
-	if l.Initiator == "" {
-		i.Names.InitiatorName = "iqn.2026-01.test:initiator"
-	}
-	if l.ISID == [6]byte{} {
-		i.Names.ISID = [6]byte{0x80, 0, 0, 1, 0, 1}
-	}
-	if l.Discovery {
-		i.Names.SessionType = login.SessionDiscovery
-	}
-	for first := true; ; first = false {
-		req, data := i.Next()
-		req.SetCmdSN(c.CmdSN)
-		req.SetExpStatSN(c.ExpStatSN)
+	first := true
+	var err error
+	c.Outcome, err = l.Drive(login.TransportISER, &c.Numbers, func(req *pdu.LoginRequest, data []byte) error {
 		if !first { // the first was posted before the connection was there
 			if err := c.postLong(); err != nil {
 				return err
 			}
 		}
+		first = false
 		if req.Transit() && req.NSG() == pdu.StageFullFeature && !l.Discovery && !c.opt.LateReceives {
 			// The kernel's initiator makes its receives ready before the last request.
 			if err := c.postShort(); err != nil {
 				return err
 			}
 		}
-		if err := c.Send(&Header{}, req.BHS(), nil, data); err != nil {
-			return err
-		}
+		return c.Send(&Header{}, req.BHS(), nil, data)
+	}, func() (*pdu.BHS, []byte, error) {
 		p, err := c.Receive()
 		if err != nil {
-			return fmt.Errorf("login: %w", err)
+			return nil, nil, err
 		}
-		if p.BHS.Opcode() != pdu.OpLoginResponse {
-			return fmt.Errorf("iserclient: %s instead of a login response", p.BHS.Opcode())
-		}
-		done, err := i.Response(p.BHS.LoginResponse(), p.Data)
-		if err != nil {
-			return err
-		}
-		if done {
-			break
-		}
+		return &p.BHS, p.Data, nil
+	})
+	if err != nil {
+		return err
 	}
-	c.Params, c.Names, c.Answers, c.TSIH = i.Params(), i.Names, i.Answers, i.TSIH
 	c.fullFeature = true
 	if c.opt.LateReceives && !l.Discovery {
 		return c.postLong() // the only one
@@ -112,22 +85,6 @@ func (c *Conn) SendAsIs(h *Header, bhs *pdu.BHS, ahs, data []byte) error {
 	n += copy(b[n:], ahs)
 	n += copy(b[n:], data)
 	return c.postSend(slot, n)
-}
-
-// NextITT gives a task tag that was not used before.
-func (c *Conn) NextITT() uint32 {
-	c.requests = (c.requests + 1) & (1<<(32-slotBits-1) - 1) // never that of the reserved tag
-	c.ITT = c.requests<<slotBits | noSlot
-	return c.ITT
-}
-
-// Number gives a non-immediate request its CmdSN, and ExpStatSN to both kinds. All requests have them at the same place.
-func (c *Conn) Number(h *pdu.BHS) {
-	binary.BigEndian.PutUint32(h[24:], c.CmdSN.Uint32())
-	binary.BigEndian.PutUint32(h[28:], c.ExpStatSN.Uint32())
-	if !h.Immediate() {
-		c.CmdSN = c.CmdSN.Next()
-	}
 }
 
 // request sends a request without data memory and waits for its answer.
@@ -174,12 +131,7 @@ func (c *Conn) Ping(data []byte) ([]byte, error) {
 // pong answers the target's ping.
 func (c *Conn) pong(p *PDU) error {
 	var h pdu.BHS
-	n := h.NOPOut()
-	n.Init()
-	h.SetImmediate(true)
-	n.SetInitiatorTaskTag(pdu.ReservedTag)
-	n.SetTargetTransferTag(p.BHS.NOPIn().TargetTransferTag())
-	n.SetLUN(p.BHS.NOPIn().LUN())
+	initiator.PutPong(&h, &p.BHS)
 	c.Number(&h)
 	return c.Send(&Header{}, &h, nil, nil)
 }
@@ -227,33 +179,13 @@ func (c *Conn) Text(data []byte) ([]byte, error) {
 	}
 }
 
-// Discovered is a target as SendTargets tells it.
-type Discovered struct {
-	Name      string
-	Addresses []string
-}
-
 // SendTargets asks for the targets: "All", a name, or "" for that of the session.
-func (c *Conn) SendTargets(which string) ([]Discovered, error) {
-	text, err := c.Text(pdu.AppendKey(nil, "SendTargets", which))
+func (c *Conn) SendTargets(which string) ([]initiator.Discovered, error) {
+	text, err := c.Text(initiator.SendTargets(which))
 	if err != nil {
 		return nil, err
 	}
-	var out []Discovered
-	for _, kv := range strings.Split(strings.TrimRight(string(text), "\x00"), "\x00") {
-		k, v, ok := strings.Cut(kv, "=")
-		switch {
-		case kv == "":
-		case ok && k == "TargetName":
-			out = append(out, Discovered{Name: v})
-		case ok && k == "TargetAddress" && len(out) > 0:
-			t := &out[len(out)-1]
-			t.Addresses = append(t.Addresses, v)
-		default:
-			return nil, fmt.Errorf("iserclient: %q in the answer to SendTargets", kv)
-		}
-	}
-	return out, nil
+	return initiator.ParseTargets(text)
 }
 
 // Logout ends the session, disconnects, as initiators do after the answer, waits until the target has disconnected too,

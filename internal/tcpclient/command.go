@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"iserd/internal/initiator"
 	"iserd/iscsi/pdu"
 )
 
@@ -31,12 +32,7 @@ type Command struct {
 
 // Result is how a command ended.
 type Result struct {
-	Status              uint8
-	Response            pdu.SCSIResponseCode
-	Sense               []byte // without the length
-	Data                []byte
-	Overflow, Underflow bool
-	Residual            uint32
+	initiator.Result
 	// DataIns, DataOuts and R2Ts count PDUs. Collapsed: the status came in a Data-In.
 	DataIns, DataOuts, R2Ts int
 	Collapsed               bool
@@ -44,47 +40,21 @@ type Result struct {
 	Sequences               []int // bytes of Data-In up to each F bit
 }
 
-// SenseKey is the sense key and the additional sense code with its qualifier, 0 without sense.
-func (r *Result) SenseKey() (key uint8, asc uint16) {
-	if len(r.Sense) < 14 {
-		return 0, 0
-	}
-	return r.Sense[2] & 0xf, binary.BigEndian.Uint16(r.Sense[12:])
-}
-
 // LUN is a logical unit number below 256 in wire order.
-func LUN(n int) uint64 { return uint64(n) << 48 }
+func LUN(n int) uint64 { return initiator.LUN(n) }
 
-// Read10 and Write10 make the command descriptor blocks, Read16 and Write16 too.
-func Read10(lba uint32, blocks uint16) []byte  { return cdb10(0x28, lba, blocks) }
-func Write10(lba uint32, blocks uint16) []byte { return cdb10(0x2a, lba, blocks) }
+// Read10 is READ(10).
+func Read10(lba uint32, blocks uint16) []byte { return initiator.Read10(lba, blocks) }
 
-func cdb10(op byte, lba uint32, blocks uint16) []byte {
-	b := make([]byte, 10)
-	b[0] = op
-	binary.BigEndian.PutUint32(b[2:], lba)
-	binary.BigEndian.PutUint16(b[7:], blocks)
-	return b
-}
+// Write10 is WRITE(10).
+func Write10(lba uint32, blocks uint16) []byte { return initiator.Write10(lba, blocks) }
 
 // Header makes the SCSI Command PDU of a command without sending it. n is the length of its immediate data, final says
 // whether no unsolicited Data-Out follows.
 func (c *Conn) Header(cmd *Command, n int, final bool) pdu.BHS {
 	var h pdu.BHS
-	s := h.SCSICommand()
-	s.Init()
-	h.SetImmediate(cmd.Immediate)
-	s.SetFinal(final)
-	s.SetRead(cmd.In > 0)
-	s.SetWrite(len(cmd.Out) > 0)
-	s.SetAttr(pdu.AttrSimple)
-	if cmd.Attr != 0 {
-		s.SetAttr(cmd.Attr)
-	}
-	s.SetLUN(cmd.LUN)
-	s.SetInitiatorTaskTag(c.NextITT())
-	s.SetExpectedDataTransferLength(uint32(max(cmd.In, len(cmd.Out))))
-	copy(s.CDB()[:], cmd.CDB)
+	(&initiator.Command{LUN: cmd.LUN, CDB: cmd.CDB, ITT: c.NextITT(), In: cmd.In, Out: len(cmd.Out), Attr: cmd.Attr,
+		Immediate: cmd.Immediate, More: !final}).Put(&h)
 	c.Number(&h)
 	return h
 }
@@ -191,14 +161,8 @@ func (c *Conn) Step(cmd *Command, r *Result, p *PDU) (done bool, err error) {
 		return false, c.r2t(cmd, r, p)
 	case pdu.OpSCSIResponse:
 		s := p.BHS.SCSIResponse()
-		r.Status, r.Response = s.Status(), s.Response()
-		r.Overflow, r.Underflow, r.Residual = s.Overflow(), s.Underflow(), s.ResidualCount()
-		if n := len(p.Data); n >= 2 {
-			sense := int(binary.BigEndian.Uint16(p.Data))
-			if sense > n-2 {
-				return true, fmt.Errorf("tcpclient: sense length %d in %d bytes", sense, n)
-			}
-			r.Sense = p.Data[2 : 2+sense]
+		if err := r.TakeStatus(s, p.Data, make([]byte, len(p.Data))); err != nil {
+			return true, err
 		}
 		if want := uint32(r.DataIns + r.R2Ts); s.Response() == pdu.ResponseCompleted && s.ExpDataSN() != want {
 			return true, fmt.Errorf("tcpclient: ExpDataSN %d, want %d", s.ExpDataSN(), want)

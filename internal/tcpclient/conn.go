@@ -1,13 +1,13 @@
 package tcpclient
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"time"
 
+	"iserd/internal/initiator"
 	"iserd/internal/serial"
 	"iserd/iscsi/login"
 	"iserd/iscsi/pdu"
@@ -19,23 +19,18 @@ const DefaultTimeout = 10 * time.Second
 // Conn is one connection. The fields may be changed between calls.
 type Conn struct {
 	net.Conn
-	// Params is what login negotiated, seen from the initiator.
-	Params  login.Params
-	Names   login.Names
-	Answers map[string]string
-	TSIH    uint16
+	// Outcome is what login led to.
+	initiator.Outcome
 
-	CmdSN, ExpStatSN serial.Number
-	MaxCmdSN         serial.Number
-	ITT              uint32 // the last one used
-	HeaderDigest     bool
-	DataDigest       bool
+	initiator.Numbers
+	ITT          uint32 // the last one used
+	HeaderDigest bool
+	DataDigest   bool
 	// Segment cuts what is sent: each write has at most so many bytes. 0 is everything at once.
 	Segment int
 	// SegmentPause is slept between these writes.
 	SegmentPause time.Duration
 	Timeout      time.Duration
-	statKnown    bool // ExpStatSN is, so it is checked
 	scratch      []byte
 	// Unsolicited collects PDUs that answer nothing: NOP-In pings, asynchronous messages, rejects.
 	Unsolicited []*PDU
@@ -59,18 +54,11 @@ func Dial(addr string) (*Conn, error) {
 
 // New makes a client of a connection.
 func New(nc net.Conn) *Conn {
-	return &Conn{Conn: nc, Timeout: DefaultTimeout, CmdSN: serial.New(1)}
+	return &Conn{Conn: nc, Timeout: DefaultTimeout, Numbers: initiator.Numbers{CmdSN: serial.New(1)}}
 }
 
-// Login says how to log in. The zero value of the optional fields is a usual initiator.
-type Login struct {
-	Initiator, Target string
-	Discovery         bool
-	ISID              [6]byte
-	TSIH              uint16
-	Keys              []login.KeyValue
-	Security          bool
-}
+// Login says how to log in.
+type Login = initiator.Login
 
 // Open connects and logs in.
 func Open(addr string, l Login) (*Conn, error) {
@@ -86,40 +74,19 @@ func Open(addr string, l Login) (*Conn, error) {
 
 // Login logs in.
 func (c *Conn) Login(l Login) error {
-	i := login.Initiator{Transport: login.TransportTCP, Keys: l.Keys, Security: l.Security, Tag: 0x10000000}
-	i.Names = login.Names{InitiatorName: l.Initiator, TargetName: l.Target, ISID: l.ISID, TSIH: l.TSIH, CID: 1}
-	if l.Initiator == "" {
-		i.Names.InitiatorName = "iqn.2026-01.test:initiator"
-	}
-	if l.ISID == [6]byte{} {
-		i.Names.ISID = [6]byte{0x80, 0, 0, 1, 0, 1}
-	}
-	if l.Discovery {
-		i.Names.SessionType = login.SessionDiscovery
-	}
-	for {
-		req, data := i.Next()
-		req.SetCmdSN(c.CmdSN)
-		req.SetExpStatSN(c.ExpStatSN)
-		if err := c.Send(req.BHS(), nil, data); err != nil {
-			return err
-		}
+	var err error
+	c.Outcome, err = l.Drive(login.TransportTCP, &c.Numbers, func(req *pdu.LoginRequest, data []byte) error {
+		return c.Send(req.BHS(), nil, data)
+	}, func() (*pdu.BHS, []byte, error) {
 		p, err := c.Receive()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		if p.BHS.Opcode() != pdu.OpLoginResponse {
-			return fmt.Errorf("tcpclient: %s instead of a login response", p.BHS.Opcode())
-		}
-		done, err := i.Response(p.BHS.LoginResponse(), p.Data)
-		if err != nil {
-			return err
-		}
-		if done {
-			break
-		}
+		return &p.BHS, p.Data, nil
+	})
+	if err != nil {
+		return err
 	}
-	c.Params, c.Names, c.Answers, c.TSIH = i.Params(), i.Names, i.Answers, i.TSIH
 	c.HeaderDigest = c.Params.HeaderDigest
 	c.DataDigest = c.Params.DataDigest
 	return nil
@@ -216,7 +183,7 @@ func (c *Conn) Receive() (*PDU, error) {
 			}
 		}
 	}
-	return p, c.numbers(&p.BHS)
+	return p, c.Take(&p.BHS)
 }
 
 func (c *Conn) digest(crc uint32, what string) error {
@@ -226,36 +193,6 @@ func (c *Conn) digest(crc uint32, what string) error {
 	}
 	if pdu.GetDigest(d[:]) != crc {
 		return fmt.Errorf("%w: %s", ErrDigest, what)
-	}
-	return nil
-}
-
-// numbers checks StatSN and follows the window.
-func (c *Conn) numbers(h *pdu.BHS) error {
-	n := h.NOPIn() // the three fields lie at the same place everywhere
-	uses := true
-	switch h.Opcode() {
-	case pdu.OpDataIn:
-		uses = h.DataIn().HasStatus()
-	case pdu.OpR2T:
-		uses = false
-	case pdu.OpNOPIn:
-		uses = h.InitiatorTaskTag() != pdu.ReservedTag
-	case pdu.OpLoginResponse:
-		if !c.statKnown {
-			c.statKnown = true
-			c.ExpStatSN = n.StatSN()
-		}
-	}
-	carries := uses || h.Opcode() != pdu.OpDataIn
-	if carries && c.statKnown && n.StatSN() != c.ExpStatSN {
-		return fmt.Errorf("tcpclient: %s with StatSN %d, want %d", h.Opcode(), n.StatSN().Uint32(), c.ExpStatSN.Uint32())
-	}
-	if uses && c.statKnown {
-		c.ExpStatSN = c.ExpStatSN.Next()
-	}
-	if c.MaxCmdSN.Less(n.MaxCmdSN()) || c.MaxCmdSN == serial.New(0) {
-		c.MaxCmdSN = n.MaxCmdSN()
 	}
 	return nil
 }
@@ -278,19 +215,10 @@ func (c *Conn) ReceiveReply(itt uint32) (*PDU, error) {
 	}
 }
 
-// NextITT gives a task tag that was not used before.
+// NextITT gives a task tag that was not used before: the last one plus one.
 func (c *Conn) NextITT() uint32 {
 	c.ITT++
 	return c.ITT
-}
-
-// Number gives a non-immediate request its CmdSN, and ExpStatSN to both kinds. All requests have them at the same place.
-func (c *Conn) Number(h *pdu.BHS) {
-	binary.BigEndian.PutUint32(h[24:], c.CmdSN.Uint32())
-	binary.BigEndian.PutUint32(h[28:], c.ExpStatSN.Uint32())
-	if !h.Immediate() {
-		c.CmdSN = c.CmdSN.Next()
-	}
 }
 
 // Ping sends a NOP-Out with data and waits for its answer.
@@ -372,6 +300,15 @@ func (c *Conn) Text(data []byte) ([]byte, error) {
 		}
 		data, ttt = nil, r.TargetTransferTag()
 	}
+}
+
+// SendTargets asks for the targets: "All", a name, or "" for that of the session.
+func (c *Conn) SendTargets(which string) ([]initiator.Discovered, error) {
+	text, err := c.Text(initiator.SendTargets(which))
+	if err != nil {
+		return nil, err
+	}
+	return initiator.ParseTargets(text)
 }
 
 // Logout ends the session and waits until the target has closed.
