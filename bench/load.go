@@ -86,3 +86,12 @@ func (l *Load) cut(block uint32, blocks uint64) (area, error) {
 	}
 	return a, nil
 }
+
+// reads and writes are whether the load has requests of either kind.
+func (l *Load) reads() bool {
+	return l.Verify == VerifyRead || l.Verify == VerifyOff && l.RW.Reads()
+}
+
+func (l *Load) writes() bool {
+	return l.Verify == VerifyWrite || l.Verify == VerifyOff && l.RW.Writes()
+}
