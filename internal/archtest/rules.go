@@ -40,9 +40,10 @@ var arrows = map[string][]string{
 	"cmd/...":              {"target", "rdma/...", "iser", "iscsi/...", "bench/..."},
 	"internal/archtest":    {},
 	// Clients that tests and the load generator drive the target with.
-	"internal/initiator":  {"iscsi/pdu", "iscsi/login", "internal/serial"},
-	"internal/tcpclient":  {"internal/initiator", "iscsi/pdu", "iscsi/login", "internal/serial"},
-	"internal/iserclient": {"internal/initiator", "rdma", "iscsi/pdu", "iscsi/login", "internal/serial"},
+	"internal/initiator":                {"iscsi/pdu", "iscsi/login", "internal/serial"},
+	"internal/initiator/sessionconform": {"internal/initiator"},
+	"internal/tcpclient":                {"internal/initiator", "iscsi/pdu", "iscsi/login", "internal/serial"},
+	"internal/iserclient":               {"internal/initiator", "rdma", "iscsi/pdu", "iscsi/login", "internal/serial"},
 }
 
 // banned are package names that say nothing of what is in them.

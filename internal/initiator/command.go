@@ -162,3 +162,20 @@ func (r *Result) TakeStatus(s *pdu.SCSIResponse, data, room []byte) error {
 	}
 	return nil
 }
+
+// Unsolicited is the error of a PDU that answers nothing and means the end of what is under way: a Reject, or an
+// asynchronous message other than a SCSI event. It is nil for every other PDU.
+func Unsolicited(h *pdu.BHS, data []byte) error {
+	switch h.Opcode() {
+	case pdu.OpReject:
+		if len(data) >= pdu.BHSLength {
+			return fmt.Errorf("initiator: the target rejected a %s: %s", (*pdu.BHS)(data[:pdu.BHSLength]).Opcode(), h.Reject().Reason())
+		}
+		return fmt.Errorf("initiator: the target rejected a PDU: %s", h.Reject().Reason())
+	case pdu.OpAsyncMessage:
+		if e := h.AsyncMessage().AsyncEvent(); e != pdu.AsyncSCSI {
+			return fmt.Errorf("initiator: asynchronous message of the target: %s", e)
+		}
+	}
+	return nil
+}

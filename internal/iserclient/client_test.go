@@ -55,8 +55,13 @@ func check(t testing.TB, err error) {
 // overrun anything; except lists what a test provokes.
 func newRig(t testing.TB, except ...rdmatest.Misuse) *rig {
 	t.Helper()
+	return newRigOf(t, iscsi.Config{}, except...)
+}
+
+func newRigOf(t testing.TB, cfg iscsi.Config, except ...rdmatest.Misuse) *rig {
+	t.Helper()
 	f, tgt, ini := rdmatest.Pair(rdmatest.Config{Misuse: rdmatest.FailOnMisuse(t, append(except, rdmatest.MisuseAfterError)...)})
-	r := &rig{t: t, fabric: f, target: tgt, peer: ini, node: iscsi.NewNode(iscsi.Config{})}
+	r := &rig{t: t, fabric: f, target: tgt, peer: ini, node: iscsi.NewNode(cfg)}
 	dev := scsi.NewDevice(scsi.DeviceConfig{PortName: targetName + ",t,0x0001", RelativePortID: 1})
 	mem, err := ram.New(storeSize)
 	check(t, err)

@@ -55,6 +55,7 @@ type Task struct {
 	active bool // its response is to come
 	done   bool
 	buf    *buffer
+	of     *sessionTask // nil for one that a session does not know of
 	sense  [256]byte
 	hdr    Header
 	bhs    pdu.BHS
@@ -113,13 +114,18 @@ func (c *Conn) takeBuffer(n int) (*buffer, error) {
 		if !c.opt.KeepRegistered {
 			mem = mem[:n] // so that nothing beyond is within reach
 		}
-		mr, err := c.pd.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
+		mr, err := c.register(mem)
 		if err != nil {
 			return nil, errors.Join(err, b.arena.Close())
 		}
 		b.mr = mr
 	}
 	return b, nil
+}
+
+// register makes memory one that the target may read and write.
+func (c *Conn) register(mem []byte) (rdma.MR, error) {
+	return c.pd.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
 }
 
 // Start sends a command with what immediate data negotiation allows, once the window is open for it.
@@ -229,14 +235,16 @@ func (t *Task) finish(c *Conn, p *PDU) error {
 		}
 		t.Data = t.buf.arena.Bytes()[:used:used]
 	}
-	if p.Invalidated == 0 {
-		return nil
+	if p.Invalidated != 0 {
+		if t.buf == nil || t.buf.mr.RKey() != p.Invalidated {
+			return fmt.Errorf("iserclient: task %#x: STag %#x invalidated, which is not the task's (known to end a session with the kernel's initiator)",
+				t.ITT, p.Invalidated)
+		}
+		t.Invalidated = true
 	}
-	if t.buf == nil || t.buf.mr.RKey() != p.Invalidated {
-		return fmt.Errorf("iserclient: task %#x: STag %#x invalidated, which is not the task's (known to end a session with the kernel's initiator)",
-			t.ITT, p.Invalidated)
+	if t.of != nil {
+		c.session.end(t)
 	}
-	t.Invalidated = true
 	return nil
 }
 

@@ -33,6 +33,9 @@ type Options struct {
 	NoPong bool
 	// IgnoreWindow sends commands beyond MaxCmdSN.
 	IgnoreWindow bool
+	// Batch queues what is sent and the receives that are posted anew; [Conn.Flush], and whatever waits, posts all of it in
+	// one go. Of the sends only one in several asks for a completion.
+	Batch bool
 	// Sleep lets the client wait by completion event; otherwise it polls.
 	Sleep bool
 	// Timeout bounds every wait, 10 s if 0.
@@ -84,6 +87,8 @@ type Conn struct {
 	failed error // the first bad completion or message
 
 	sendFree             []uint32 // slots
+	queue                queue
+	session              *Session // set when one was made of this connection
 	longRecvs, allRecvs  int
 	posted               int // receives
 	fullFeature, settled bool
@@ -91,11 +96,7 @@ type Conn struct {
 	tasks                []*Task // by slot
 	freeTasks            []*Task
 	spare                map[int][]*buffer
-	post                 [1]rdma.QPPost
-	sendWR               [1]rdma.SendWR
-	sendSGE              [1]rdma.SGE
-	recvWR               [1]rdma.RecvWR
-	recvSGE              [1]rdma.SGE
+	owed                 []*PDU // pings to be answered once there is a send slot
 	pdu                  PDU
 }
 
@@ -182,6 +183,7 @@ func (c *Conn) open() (err error) {
 	if c.cq, err = c.cc.CreateCQ(c.allRecvs+c.opt.Sends, 0); err != nil {
 		return err
 	}
+	c.queue.init(c.opt, c.allRecvs)
 	size := longCount*loginRoom + c.opt.Receives*fullFeatureRoom + c.opt.Sends*sendRoom
 	if c.arena, err = rdma.MapArena(size, false); err != nil {
 		return err
@@ -189,7 +191,7 @@ func (c *Conn) open() (err error) {
 	if c.mr, err = c.pd.RegMR(c.arena.Bytes(), rdma.AccessLocalWrite); err != nil {
 		return err
 	}
-	c.qp, err = c.conn.CreateQP(c.pd, rdma.QPConfig{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.opt.Sends, MaxRecvWR: c.allRecvs, MaxSendSGE: 1, MaxRecvSGE: 1})
+	c.qp, err = c.conn.CreateQP(c.pd, rdma.QPConfig{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.opt.Sends, MaxRecvWR: c.allRecvs, MaxSendSGE: c.queue.gather, MaxRecvSGE: 1})
 	if err != nil {
 		return err
 	}
@@ -232,18 +234,13 @@ func (c *Conn) sendAt(i uint32) []byte {
 	return c.arena.Bytes()[longCount*loginRoom+c.opt.Receives*fullFeatureRoom+int(i)*sendRoom:][:sendRoom]
 }
 
-// postRecv posts receive slot i.
+// postRecv posts receive slot i, or queues it.
 func (c *Conn) postRecv(i int) error {
-	b := c.recvAt(i)
-	c.recvSGE[0] = rdma.SGE{Addr: rdma.AddrOf(b), Length: uint32(len(b)), LKey: c.mr.LKey()}
-	c.recvWR[0] = rdma.RecvWR{ID: uint64(i), SGE: c.recvSGE[:]}
-	c.post[0] = rdma.QPPost{QP: c.qp, Recvs: c.recvWR[:]}
-	c.dev.Post(c.post[:])
-	if err := c.post[0].Err; err != nil {
-		return fmt.Errorf("iserclient: post receive: %w", err)
+	c.queue.recv(i, c.recvAt(i), c.mr.LKey())
+	if c.opt.Batch {
+		return nil
 	}
-	c.posted++
-	return nil
+	return c.Flush()
 }
 
 // postLong posts the next receive of login's length.
@@ -289,31 +286,6 @@ func (c *Conn) sendMessage(write func([]byte) (int, error)) error {
 		return err
 	}
 	return c.postSend(slot, n)
-}
-
-// takeSend waits for a free send slot.
-func (c *Conn) takeSend() (uint32, error) {
-	for deadline := time.Now().Add(c.opt.Timeout); len(c.sendFree) == 0; {
-		if err := c.progress(deadline); err != nil {
-			return 0, err
-		}
-	}
-	slot := c.sendFree[len(c.sendFree)-1]
-	c.sendFree = c.sendFree[:len(c.sendFree)-1]
-	return slot, nil
-}
-
-func (c *Conn) postSend(slot uint32, n int) error {
-	b := c.sendAt(slot)
-	c.sendSGE[0] = rdma.SGE{Addr: rdma.AddrOf(b), Length: uint32(n), LKey: c.mr.LKey()}
-	c.sendWR[0] = rdma.SendWR{ID: sendBit | uint64(slot), Op: rdma.OpSend, Flags: rdma.SendSignaled, SGE: c.sendSGE[:]}
-	c.post[0] = rdma.QPPost{QP: c.qp, Sends: c.sendWR[:]}
-	c.dev.Post(c.post[:])
-	if err := c.post[0].Err; err != nil {
-		c.sendFree = append(c.sendFree, slot)
-		return fmt.Errorf("iserclient: post send: %w", err)
-	}
-	return nil
 }
 
 // Events are the connection manager's events that nobody has waited for.

@@ -6,12 +6,16 @@ import (
 	"runtime"
 	"time"
 
+	"iserd/internal/initiator"
 	"iserd/iscsi/pdu"
 	"iserd/rdma"
 )
 
 // progress reaps what there is, or waits for something until the deadline.
 func (c *Conn) progress(deadline time.Time) error {
+	if err := c.Flush(); err != nil {
+		return err
+	}
 	n, err := c.reap()
 	if n > 0 || err != nil {
 		return err
@@ -55,6 +59,11 @@ func (c *Conn) reap() (int, error) {
 			c.failed = err
 		}
 	}
+	for len(c.owed) > 0 && len(c.sendFree) > 0 && c.failed == nil {
+		ping := c.owed[0]
+		c.owed = c.owed[:copy(c.owed, c.owed[1:])]
+		c.failed = c.pong(ping)
+	}
 	return n, c.failed
 }
 
@@ -63,7 +72,7 @@ func (c *Conn) complete(wc *rdma.WC) error {
 		if wc.Status != rdma.StatusSuccess {
 			return c.broken("send", wc)
 		}
-		c.sendFree = append(c.sendFree, uint32(wc.ID))
+		c.sendFree = c.queue.sent(uint32(wc.ID), c.sendFree)
 		return nil
 	}
 	c.posted--
@@ -131,12 +140,20 @@ func (c *Conn) accept(p *PDU) error {
 		return fmt.Errorf("iserclient: %s over iSER", op)
 	case pdu.OpNOPIn:
 		if itt == pdu.ReservedTag && p.BHS.NOPIn().TargetTransferTag() != pdu.ReservedTag && !c.opt.NoPong {
-			c.keep(&c.Unsolicited, p)
-			return c.pong(p)
+			if c.session == nil {
+				c.keep(&c.Unsolicited, p)
+			}
+			c.keep(&c.owed, p)
+			return nil
 		}
 	}
 	if p.Invalidated != 0 {
 		return fmt.Errorf("iserclient: STag %#x invalidated by %s", p.Invalidated, p.BHS.Opcode())
+	}
+	if c.session != nil {
+		if err := initiator.Unsolicited(&p.BHS, p.Data); err != nil {
+			return err
+		}
 	}
 	switch op := p.BHS.Opcode(); {
 	case op == pdu.OpReject, op == pdu.OpAsyncMessage, itt == pdu.ReservedTag:
@@ -176,6 +193,9 @@ func (c *Conn) AwaitUnsolicited(n int) error {
 // Idle reaps for a while, and gives back the first error.
 func (c *Conn) Idle(d time.Duration) error {
 	for deadline := time.Now().Add(d); time.Now().Before(deadline); {
+		if err := c.Flush(); err != nil {
+			return err
+		}
 		if n, err := c.reap(); err != nil {
 			return err
 		} else if n == 0 {
