@@ -72,7 +72,7 @@ func (a *axis) fit(values []float64) {
 	default:
 		lo = 0
 		step := niceStep(hi / 5)
-		hi = math.Ceil(hi/step*1.02) * step
+		hi = max(1, math.Ceil(hi/step*1.02)) * step
 		for v := 0.0; v <= hi*1.001; v += step {
 			a.ticks = append(a.ticks, v)
 		}

@@ -53,6 +53,7 @@ type worker struct {
 	samples                           []Failure
 	misses                            []Mismatch
 	err                               error
+	dead                              bool // the session failed and is closed
 
 	nextLive             int64
 	liveCount, liveBytes atomic.Uint64
@@ -105,7 +106,7 @@ func (w *worker) release() error {
 	var errs []error
 	for dir, list := range w.tasks {
 		for _, t := range list {
-			if w.err == nil { // else they went with the session
+			if !w.dead { // else they went with the session
 				errs = append(errs, w.s.Release(t))
 			}
 		}
@@ -116,11 +117,11 @@ func (w *worker) release() error {
 
 // work keeps the session busy until the load's end. A session that fails is closed, and what was under way is lost.
 func (w *worker) work() {
-	if err := w.loop(); err != nil {
+	w.err = w.loop()
+	if w.lost += uint64(w.under); w.err != nil || w.lost > 0 {
+		w.under, w.dead = 0, true
 		w.stop.Store(true)
-		w.lost += uint64(w.under)
-		w.under = 0
-		w.err = errors.Join(err, w.s.Close())
+		w.err = errors.Join(w.err, w.s.Close())
 	}
 	w.publish()
 }
