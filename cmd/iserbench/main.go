@@ -133,8 +133,11 @@ func flagsFirst(args []string) []string {
 			continue
 		}
 		flags = append(flags, a)
-		if name := strings.TrimLeft(a, "-"); !strings.Contains(name, "=") && !boolean[name] && i+1 < len(args) {
-			i++
+		if name := strings.TrimLeft(a, "-"); !strings.Contains(name, "=") && !boolean[name] {
+			if i++; i == len(args) {
+				rest = nil // so that the parser sees that the flag lacks its value
+				break
+			}
 			flags = append(flags, args[i])
 		}
 	}

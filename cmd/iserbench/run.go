@@ -59,8 +59,8 @@ func runBench(c *cli.Context) error {
 		if err := r.WriteTable(out); err != nil {
 			return err
 		}
-		printTroubles(out, r)
 	}
+	printTroubles(out, r)
 	if err := save(files, r); err != nil {
 		return errors.Join(runErr, err)
 	}
