@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || sed -n 's
 LDFLAGS := -X main.version=$(or $(VERSION),unknown)
 FUZZTIME ?= 5s
 PREFIX ?= /usr/local
-# cgo can build only where the headers are; without them the binary serves TCP and says so.
+# cgo can build only where the headers are; without them RDMA is done in user space, or not at all, and the binary says so.
 HEADERS = $(shell printf '\#include <rdma/rdma_cma.h>\n' | $${CC:-cc} -E - >/dev/null 2>&1 && echo yes)
 
 .PHONY: help build build-static demo test check lab fuzz bench install clean
@@ -14,17 +14,18 @@ HEADERS = $(shell printf '\#include <rdma/rdma_cma.h>\n' | $${CC:-cc} -E - >/dev
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
-build: ## build bin/iserd
+build: ## build bin/iserd and bin/iserbench
 	@scripts/bootstrap build
-	@if [ "$(HEADERS)" = yes ]; then $(GO) build -ldflags '$(LDFLAGS)' -o bin/iserd ./cmd/iserd; \
-	else echo "no RDMA headers (libibverbs-dev, librdmacm-dev): building without RDMA"; \
-		CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/iserd ./cmd/iserd; fi
+	@mkdir -p bin
+	@if [ "$(HEADERS)" = yes ]; then $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/iserd ./cmd/iserbench; \
+	else echo "no RDMA headers (libibverbs-dev, librdmacm-dev): building without libibverbs; RDMA by softroce alone"; \
+		CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/iserd ./cmd/iserbench; fi
 	@bin/iserd version | head -1
 
-build-static: ## build bin/iserd-static without cgo: TCP only, one file, no libraries
+build-static: ## build bin/iserd-static without cgo: one file, no libraries; RDMA by softroce alone
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/iserd-static ./cmd/iserd
 
-demo: ## serve a LUN, drive it with libiscsi's tools, verify, print throughput
+demo: ## iSER on this machine without RDMA hardware or root: write, verify, measure, a page with plots
 	@scripts/bootstrap build demo
 	@$(MAKE) --no-print-directory build
 	@scripts/demo
@@ -48,8 +49,9 @@ lab: ## the kernel's own initiator against iserd, in a guest or on this host: sc
 	@$(MAKE) --no-print-directory build
 	@scripts/lab run
 
-install: build ## install bin/iserd under PREFIX
+install: build ## install iserd and iserbench under PREFIX
 	install -D -m 0755 bin/iserd $(DESTDIR)$(PREFIX)/sbin/iserd
+	install -D -m 0755 bin/iserbench $(DESTDIR)$(PREFIX)/bin/iserbench
 
 clean: ## remove what was built
 	rm -rf bin out
