@@ -49,9 +49,10 @@ func WriteHTML(w io.Writer, reports ...*Report) error {
 	}
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"size": FormatSize, "count": FormatCount, "rate": FormatRate,
-		"ns":  func(n int64) string { return FormatTime(float64(n)) },
-		"nsf": FormatTime,
-		"us":  func(x float64) string { return FormatTime(x * 1e3) },
+		"comma": func(n uint64) string { return humanize.Comma(int64(n)) },
+		"ns":    func(n int64) string { return FormatTime(float64(n)) },
+		"nsf":   FormatTime,
+		"us":    func(x float64) string { return FormatTime(x * 1e3) },
 	}).Parse(reportPage)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // figure is a chart as the page shows it.
@@ -145,7 +146,7 @@ func (pl *plotted) figures() (out []figure) {
 
 // percentiles draws how latency grows along one line.
 func (pl *plotted) percentiles(l line) figure {
-	c := chart{title: "Latency over " + pl.over(), note: l.name, x: pl.xAxis(), y: axis{log: true, format: FormatTime}}
+	c := chart{title: "Latency over " + pl.over(), note: l.name, x: pl.xAxis(), y: axis{log: true, format: timeTick}}
 	for i, q := range []struct {
 		name string
 		of   func(*Latency) int64
@@ -168,7 +169,7 @@ func (pl *plotted) percentiles(l line) figure {
 // distributions draws, for each line, the latency of each of its points over the percentile, in nines.
 func (pl *plotted) distributions() (out []figure) {
 	for _, l := range pl.lines {
-		c := chart{title: "Distribution of latency", note: l.name + ": so many percent of the requests took no longer", y: axis{log: true, format: FormatTime},
+		c := chart{title: "Distribution of latency", note: l.name + ": so many percent of the requests took no longer", y: axis{log: true, format: timeTick},
 			x: axis{name: "percentile", log: true, ticks: []float64{1, 2, 10, 100, 1000, 10000}, format: nines}}
 		for i, p := range l.points {
 			x := pl.xAxis()
@@ -184,6 +185,15 @@ func (pl *plotted) distributions() (out []figure) {
 		out = append(out, c.figure())
 	}
 	return out
+}
+
+// timeTick prints a tick of nanoseconds, a power of ten.
+func timeTick(ns float64) string {
+	n, unit, _ := strings.Cut(FormatTime(ns), " ")
+	if strings.Contains(n, ".") {
+		n = strings.TrimRight(strings.TrimRight(n, "0"), ".")
+	}
+	return n + " " + unit
 }
 
 // nines labels a percentile p that lies at 100/(100-p).
