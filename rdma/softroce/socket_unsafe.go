@@ -119,7 +119,9 @@ func (d *device) openSocket(addr netip.Addr) (*socket, error) {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 		sa = &unix.SockaddrInet4{Port: Port, Addr: addr.As4()}
 	} else {
+		// RoCEv2 senders write no UDP checksum, which a socket takes over IPv6 only when asked to; the ICRC stands in.
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO))
 		sa = &unix.SockaddrInet6{Port: Port, Addr: addr.As16(), ZoneId: zoneID(addr)}
 	}

@@ -1,13 +1,14 @@
 # The daemon under test. Sourced by lib.sh.
 
 # start_iserd ARGS...: the daemon, waited for until it is ready. Without --listen or --config: both families, one port.
+# ISERD_IN is put before the command, ISERD_RDMA is the kind of RDMA.
 start_iserd() {
 	local listen=(--listen $ADDR:$PORT --listen "[$ADDR6]:$PORT") a n end
 	for a in "$@"; do case $a in --listen | --config) listen=() ;; esac; done
 	[[ " $* " == *" --target "* || " $* " == *" --config "* ]] || set -- --target $IQN "$@"
 	touch "$OUT/iserd.log"
 	n=$(grep -c '	ready	' "$OUT/iserd.log")
-	"$ISERD" serve --rdma verbs --state-dir "$WORK/state" ${listen[@]+"${listen[@]}"} "$@" >>"$OUT/iserd.out" 2>>"$OUT/iserd.log" &
+	${ISERD_IN:-} "$ISERD" serve --rdma "${ISERD_RDMA:-verbs}" --state-dir "$WORK/state" ${listen[@]+"${listen[@]}"} "$@" >>"$OUT/iserd.out" 2>>"$OUT/iserd.log" &
 	ISERD_PID=$!
 	end=$(($(date +%s) + 20 * SLOW))
 	until [ "$(grep -c '	ready	' "$OUT/iserd.log")" -gt "$n" ]; do

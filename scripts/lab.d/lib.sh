@@ -3,7 +3,8 @@
 #   want WHAT COMMAND...       the command must succeed; refuse: it must fail
 #   wait_for SECONDS WHAT COMMAND...   until it succeeds
 #   fail WHY / skip WHY        end the scenario; note TEXT goes into its line of result
-# daemon.sh has start_iserd, stop_iserd, stat_of; initiator.sh login, logout, disk_of, fio_verify; suite.sh libiscsi's suite.
+# daemon.sh has start_iserd, stop_iserd, stat_of; initiator.sh login, logout, disk_of, fio_verify; suite.sh libiscsi's suite, softroce.sh
+# the namespace without an RDMA device.
 ADDR=192.168.77.1 ADDR6=fd00:77::1 PORT=3260
 IQN=iqn.2026-12.lab.iserd:t1
 ISERD_PID= CAPTURE= ISCSID= VERDICT= NOTE= OWN_ISCSID=
@@ -14,6 +15,7 @@ WORK=$(mktemp -d /tmp/lab.XXXXXX)
 . scripts/lab.d/daemon.sh
 . scripts/lab.d/initiator.sh
 . scripts/lab.d/suite.sh
+. scripts/lab.d/softroce.sh
 
 step() { echo "-- $(date +%T) $*"; }
 fail() { VERDICT="LAB-FAIL $*"; echo; echo "$VERDICT"; exit 1; }
@@ -101,7 +103,7 @@ finish() {
 	[ -z "$OWN_ISCSID" ] || kill "$OWN_ISCSID" 2>/dev/null
 	[ -z "$CAPTURE" ] || { sleep 0.3; kill "$CAPTURE" 2>/dev/null; wait "$CAPTURE" 2>/dev/null; }
 	case $VERDICT in LAB-OK* | LAB-SKIP*) ;; *) cp "$WORK"/capture* "$OUT/" 2>/dev/null; kernel_log >"$OUT/dmesg.log" ;; esac
-	rdma link delete labrxe0 2>/dev/null; ip link del labv0 2>/dev/null
+	rdma link delete labrxe0 2>/dev/null; ip link del labv0 2>/dev/null; ip netns del labsr 2>/dev/null
 	rm -rf "$WORK" ${NOFREE_DIR:+"$NOFREE_DIR"}
 	exit $code
 }
