@@ -9,6 +9,7 @@ import (
 
 	"iserd/internal/tcpclient"
 	"iserd/iscsi/pdu"
+	"iserd/iscsi/tcp"
 )
 
 // load is a client that sends batches of equal commands in one write and reads the answers in as few reads as possible,
@@ -138,24 +139,25 @@ func TestTurnIsOneWrite(t *testing.T) {
 	r := newRig(t, options{})
 	l := newLoad(r.login(), lunNull, 32, 512, false)
 	check(t, l.c.SetDeadline(time.Now().Add(time.Minute)))
-	before := r.srv.Stats()
 	const rounds = 100
 	for range rounds {
 		check(t, l.batch())
 	}
-	var after = before
-	eventually(t, "counters", func() bool {
-		after = r.srv.Stats()
-		return after.PDUsIn-before.PDUsIn == 32*rounds
+	// A turn's counts show once it has ended, which is after its last response left: the login's too. Nothing here asks
+	// for more than one response.
+	var st tcp.Stats
+	eventually(t, "a response counted for each request", func() bool {
+		st = r.srv.Stats()
+		return st.PDUsIn >= 32*rounds && st.PDUsOut == st.PDUsIn
 	})
-	if n := after.Writes - before.Writes; n > 4*rounds {
-		t.Errorf("%d writes for %d batches of 32", n, rounds)
+	if st.Writes > 4*rounds {
+		t.Errorf("%d writes for %d batches of 32", st.Writes, rounds)
 	}
-	if n := after.Reads - before.Reads; n > 4*rounds {
-		t.Errorf("%d reads for %d batches of 32", n, rounds)
+	if st.Reads > 4*rounds {
+		t.Errorf("%d reads for %d batches of 32", st.Reads, rounds)
 	}
-	if n := after.PDUsOut - before.PDUsOut; n != 32*rounds {
-		t.Errorf("%d PDUs out for %d reads", n, 32*rounds)
+	if n := st.PDUsIn - 32*rounds; n > 8 {
+		t.Errorf("%d PDUs beside %d reads", n, 32*rounds)
 	}
 }
 

@@ -43,7 +43,7 @@ func (r *rig) world(keys []login.KeyValue) sessionconform.World {
 		Sever: func() {
 			c := last.Conn().Conn.(*net.TCPConn)
 			check(r.t, c.CloseWrite())
-			check(r.t, c.CloseRead())
+			_ = c.CloseRead() // unless the target was faster
 		},
 	}
 }
