@@ -43,7 +43,7 @@ type rig struct {
 }
 
 // transports are those that a test is run over.
-var transports = []string{"rdmatest", "softroce"}
+var transports = []string{"rdmatest", "softroce", "tcp"}
 
 func newRig(t testing.TB, transport string) *rig {
 	t.Helper()

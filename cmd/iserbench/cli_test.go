@@ -154,7 +154,7 @@ func serve(t *testing.T) string {
 }
 
 // schemes are the transports that the program is run over.
-var schemes = []string{"iser://"}
+var schemes = []string{"iser://", "iscsi://"}
 
 // The whole program against a whole target: a sweep with all reports, a verified pass, a write to a LUN that takes none.
 func TestWhole(t *testing.T) {
