@@ -264,7 +264,9 @@ func testPeerGone(t *testing.T, env Env) {
 	if env.NoRetry {
 		t.Skip("a peer's silence is not noticed here")
 	}
-	tgt, ini := connect(t, &env, options{prepare: func(s *side) { s.recv(1, 1, 0, 64) }})
+	p := stdParam
+	p.RetryCount = 1 // so that it is noticed soon
+	tgt, ini := connect(t, &env, options{connect: p, prepare: func(s *side) { s.recv(1, 1, 0, 64) }})
 	must(t, tgt.qp.SetError())
 	ini.send(ini.message(1, 0, 10), ini.message(2, 0, 10))
 	wcs := ini.reap(2)

@@ -23,14 +23,6 @@ const (
 	maxPD      = 1 << 16
 )
 
-// counters are what the device did since it was opened.
-type counters struct {
-	sent, received, sendCalls, sendErrors         atomic.Uint64
-	malformed, badICRC, unknownQP, strangers      atomic.Uint64
-	timeouts, sequence, recoveries, rnr, rnrSent  atomic.Uint64
-	gaps, duplicates, refused, congested, dropped atomic.Uint64
-}
-
 // openCount is what is open.
 type openCount struct {
 	pds, mrs, cqs, channels, qps, conns, listeners, events atomic.Int32

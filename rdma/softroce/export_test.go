@@ -19,12 +19,7 @@ func Leaks(p *Provider) []string {
 }
 
 // Counters are what the device counted, for tests.
-func Counters(p *Provider) string {
-	c := &p.dev.counters
-	return fmt.Sprintf("sent %d (%d calls, %d errors) received %d malformed %d badICRC %d unknownQP %d strangers %d timeouts %d sequence %d recoveries %d rnr %d/%d gaps %d duplicates %d refused %d",
-		c.sent.Load(), c.sendCalls.Load(), c.sendErrors.Load(), c.received.Load(), c.malformed.Load(), c.badICRC.Load(), c.unknownQP.Load(), c.strangers.Load(),
-		c.timeouts.Load(), c.sequence.Load(), c.recoveries.Load(), c.rnr.Load(), c.rnrSent.Load(), c.gaps.Load(), c.duplicates.Load(), c.refused.Load())
-}
+func Counters(p *Provider) string { return p.Stats().String() }
 
 // SetNetwork puts f between the wire and the provider: it says how often a datagram is handled, and may change it. It is
 // called by one goroutine for each socket, and must be set before there is one.

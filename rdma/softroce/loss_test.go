@@ -75,14 +75,16 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestConformLoss: what a program sees of operations does not change with losses.
+// TestConformLoss: what a program sees of operations does not change with losses. Behaviours that end in a NAK are not
+// among them: the NAK may be lost, the queue pair that sent it is in error and says nothing more, and the peer sees
+// silence.
 func TestConformLoss(t *testing.T) {
 	n := newNetwork(0.02, 0.02, 0)
 	tgt, ini, addr := badPair(t, n)
 	env := conformEnv(tgt, ini, addr)
 	env.Rounds = 200
 	for _, name := range []string{"Send", "SendPieces", "SendOrder", "RDMAWrite", "RDMARead", "LongMessages", "WriteThenSend", "Fence", "ReadDepth", "Unsignaled",
-		"Batch", "SendWithInv", "BothWays", "RNRWaits", "NoLostWakeup", "ManyConnections"} {
+		"Batch", "BothWays", "RNRWaits", "NoLostWakeup", "ManyConnections"} {
 		t.Run(name, func(t *testing.T) { rdmaconform.RunOne(t, name, env) })
 	}
 }
@@ -110,7 +112,7 @@ func TestOutage(t *testing.T) {
 // TestOutageWithoutEnd: a peer that is gone is given up.
 func TestOutageWithoutEnd(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes eight seconds")
+		t.Skip("takes fourteen seconds")
 	}
 	t.Parallel()
 	n := newNetwork(0, 0, 0)
@@ -122,7 +124,7 @@ func TestOutageWithoutEnd(t *testing.T) {
 	if _, err := c.Do(&iserclient.Command{CDB: make([]byte, 6)}); err == nil {
 		t.Fatal("an answer without a network")
 	}
-	if d := time.Since(began); d < 5*time.Second || d > 20*time.Second {
+	if d := time.Since(began); d < 5*time.Second || d > 40*time.Second {
 		t.Errorf("given up after %s", d)
 	}
 }

@@ -92,16 +92,28 @@ type sendQueue struct {
 	una  uint32 // of the oldest packet that is not acknowledged
 	max  uint32 // after the newest packet that was ever sent
 
-	reads      int    // READ requests whose last response is awaited
-	window     uint32 // packets that may be on their way
+	reads      readEnds
+	chunk      uint32 // packets that one READ request asks for
+	asked      uint32 // bytes of READs that are awaited
 	noAck      uint32 // packets since one that asks for an acknowledgement
+	window     uint32 // packets that may be on their way
+	most       uint32 // the largest window
+	threshold  uint32 // up to here the window grows fast
+	grown      uint32 // packets acknowledged since it grew
+	slowed     uint32 // the next packet when a CNP was last heeded
 	recovering bool   // went back to una, which has not moved since
 	retryLeft  uint8
 	rnrLeft    uint8
 	blocked    bool // the peer asked to wait until blockedUntil
 	blockUntil time.Time
-	stamp      time.Time // when the timers saw una where it is; zero: it moved since
-	rto        time.Duration
+	stamp      time.Time // when the timers saw una where it is, or last sent again; zero: it moved since
+	since      time.Time // when they first saw it there
+	backoff    uint8     // doublings of the time to wait
+
+	sampling    bool
+	sample      uint32    // the packet whose round trip is measured
+	sampled     time.Time // when it had not been sent
+	rtt, rttVar time.Duration
 }
 
 func (s *sendQueue) at(seq uint64) *sendWQE { return &s.ring[seq%uint64(len(s.ring))] }
@@ -180,7 +192,9 @@ func (q *qp) ready(p path) {
 	q.path = p
 	s := &q.sq
 	s.post, s.next, s.una, s.max = p.sendPSN, p.sendPSN, p.sendPSN, p.sendPSN
-	s.window, s.rto = initialWindow, initialRTO
+	s.window, s.most, s.threshold, s.slowed = windowStart(p.mtu), windowLimit(p.mtu), windowLimit(p.mtu), p.sendPSN
+	s.reads.ring = make([]uint32, max(p.ord, 1))
+	s.chunk = chunkOf(p.mtu, p.sock.readRoom)
 	s.retryLeft, s.rnrLeft = p.retry, p.rnrMax
 	q.resp.psn = p.recvPSN
 	q.resp.reads = make([]readResp, max(p.ird, 1))
@@ -247,6 +261,9 @@ func (q *qp) Close() error {
 func (q *qp) fail() {
 	if q.state >= qpError {
 		return
+	}
+	if q.state == qpReady {
+		q.answered(q.sq.asked)
 	}
 	q.state = qpError
 	q.flush()

@@ -2,7 +2,6 @@ package softroce
 
 import (
 	"encoding/binary"
-	"time"
 
 	"iserd/rdma"
 )
@@ -12,14 +11,9 @@ import (
 // the place in it follows from the number.
 
 const (
-	initialWindow = 64  // packets
-	maxWindow     = 256 // packets
-	minWindow     = 4
-	ackEvery      = 16 // packets: an acknowledgement is asked for at least that often
-	initialRTO    = 50 * time.Millisecond
-	maxRTO        = 2 * time.Second
-	// readChunk is how much one READ request asks for: what comes back must fit a socket's buffer.
-	readChunk = 64 << 10
+	ackEvery = 16 // packets: an acknowledgement is asked for at least that often
+	// readChunk is how much one READ request asks for at most.
+	readChunk = 32 << 10
 )
 
 // packets is how many packets n bytes take: one at least.
@@ -89,12 +83,10 @@ func (q *qp) localError() {
 	}
 }
 
-// chunk is how many bytes of w a READ request from off on asks for. Requests end at the same places however often they
-// are repeated, so that the end of a late response is the end of its repetition too.
-func (q *qp) chunk(w *sendWQE, off uint32) uint32 {
-	size := readChunk / q.path.mtu * q.path.mtu
-	return min(w.length-off, size-off%size)
-}
+// chunkOf is how many packets one READ request asks for at most: few enough that several fit the window and the buffer
+// that their responses come to. A request splits at multiples of it, the same ones when it is repeated: a responder need
+// not answer a repeated READ that goes beyond the one that it knows.
+func chunkOf(mtu, room uint32) uint32 { return max(min(readChunk, room/4)/mtu, 1) }
 
 // sendRead asks for the rest of w. It is true when all of it was asked for.
 func (q *qp) sendRead(w *sendWQE) bool {
@@ -110,19 +102,20 @@ func (q *qp) sendRead(w *sendWQE) bool {
 		return false
 	}
 	for {
-		off := uint32(psnDiff(s.next, w.first)) * q.path.mtu
-		n := q.chunk(w, off)
+		i := uint32(psnDiff(s.next, w.first))
+		off := i * q.path.mtu
+		n := min(w.length-off, (q.sq.chunk-i%q.sq.chunk)*q.path.mtu)
 		k := packets(n, q.path.mtu)
-		if s.reads >= q.path.ord || s.inFlight() > 0 && s.inFlight()+k > s.window {
+		if s.reads.n >= q.path.ord || s.inFlight() > 0 && s.inFlight()+k > s.window || !q.ask(n) {
 			return false
 		}
 		b := q.path.sock.begin(bthLen + rethLen + icrcLen)
 		putBTH(b, opReadRequest, 0, false, true, q.path.destQP, s.next)
 		putRETH(b[bthLen:], w.raddr+uint64(off), w.rkey, n)
 		q.path.sock.end(q.path.peer, &q.path.flow)
-		s.reads++
 		s.noAck = 0
 		s.advance(k)
+		s.reads.push((s.next - 1) & psnMask)
 		if off+n == w.length {
 			return true
 		}
@@ -247,25 +240,6 @@ func (q *qp) acknowledge(psn uint32) bool {
 	return q.state == qpReady
 }
 
-// setUna notes progress.
-func (q *qp) setUna(psn uint32) {
-	s := &q.sq
-	s.una = psn
-	if psnDiff(s.next, psn) < 0 { // acknowledged before it was repeated
-		s.next = psn
-		for s.cur < s.tail && psnDiff(psn, s.at(s.cur).last) > 0 {
-			s.cur++
-		}
-	}
-	s.retryLeft, s.rnrLeft = q.path.retry, q.path.rnrMax
-	s.recovering = false
-	s.stamp = time.Time{}
-	s.rto = initialRTO
-	if s.window < maxWindow {
-		s.window++
-	}
-}
-
 // complete ends the oldest request that is not complete.
 func (q *qp) complete(w *sendWQE) {
 	s := &q.sq
@@ -307,11 +281,10 @@ func (q *qp) readResponse(p *packet) {
 		q.sendError(rdma.StatusLocProtErr)
 		return
 	}
-	size := readChunk / q.path.mtu * q.path.mtu
-	ends := off+n == w.length || (off+n)%size == 0
-	if ends && s.reads > 0 {
-		s.reads--
+	if s.next != s.una { // else it was asked for before going back, and not again yet
+		q.answered(n)
 	}
+	ends := s.reads.pop(p.psn)
 	q.setUna((p.psn + 1) & psnMask)
 	if off+n == w.length {
 		q.complete(w)
@@ -319,109 +292,4 @@ func (q *qp) readResponse(p *packet) {
 	if ends || s.next == s.una {
 		q.pump()
 	}
-}
-
-// recover goes back after a loss, once: what was on its way behind the gap is not a new loss.
-func (q *qp) recover() {
-	s := &q.sq
-	if s.recovering {
-		return
-	}
-	q.dev.counters.recoveries.Add(1)
-	s.window = max(s.window/2, minWindow)
-	q.rewind()
-	q.pump()
-}
-
-// rewind goes back to the oldest unacknowledged packet.
-func (q *qp) rewind() {
-	s := &q.sq
-	s.recovering = true
-	s.reads = 0
-	s.next, s.cur = s.una, s.done
-	s.stamp = time.Time{}
-}
-
-// rnr: the peer has no receive; wait as long as it asks.
-func (q *qp) rnr(timer uint8) {
-	s := &q.sq
-	if q.path.rnrMax != 7 {
-		if s.rnrLeft == 0 {
-			q.sendError(rdma.StatusRNRRetryExcErr)
-			return
-		}
-		s.rnrLeft--
-	}
-	q.dev.counters.rnr.Add(1)
-	q.rewind()
-	s.blocked, s.blockUntil = true, time.Now().Add(rnrDelay[timer])
-	q.watch()
-	q.dev.timers.wakeAt(s.blockUntil)
-}
-
-// nak: the peer refused a packet.
-func (q *qp) nak(code uint8) {
-	s := &q.sq
-	switch code {
-	case nakSequence:
-		q.dev.counters.sequence.Add(1)
-		if s.recovering {
-			return
-		}
-		if s.retryLeft == 0 {
-			q.sendError(rdma.StatusRetryExcErr)
-			return
-		}
-		s.retryLeft--
-		q.recover()
-	case nakInvalid:
-		q.sendError(rdma.StatusRemInvReqErr)
-	case nakAccess:
-		q.sendError(rdma.StatusRemAccessErr)
-	default:
-		q.sendError(rdma.StatusRemOpErr)
-	}
-}
-
-// tick looks at the deadlines; the timers' goroutine calls it with mu held. It returns when to look again, zero for
-// never.
-func (q *qp) tick(now time.Time) time.Time {
-	s := &q.sq
-	if s.blocked && q.state == qpReady {
-		if now.Before(s.blockUntil) {
-			return s.blockUntil
-		}
-		s.blocked = false
-		q.pump()
-	}
-	if q.state != qpReady || s.next == s.una {
-		q.watched, q.quiet = false, now
-		return time.Time{}
-	}
-	if s.stamp.IsZero() {
-		s.stamp = now
-		return now.Add(s.rto)
-	}
-	if at := s.stamp.Add(s.rto); now.Before(at) {
-		return at
-	}
-	if s.retryLeft == 0 {
-		q.sendError(rdma.StatusRetryExcErr)
-		q.watched = false
-		return time.Time{}
-	}
-	s.retryLeft--
-	q.dev.counters.timeouts.Add(1)
-	s.window = max(s.window/4, minWindow)
-	s.rto = min(s.rto*2, maxRTO)
-	q.rewind()
-	q.pump()
-	s.stamp = now
-	return now.Add(s.rto)
-}
-
-// congested answers a CNP: the network is full.
-func (q *qp) congested() {
-	q.dev.counters.congested.Add(1)
-	q.sq.window = max(q.sq.window/2, minWindow)
 }

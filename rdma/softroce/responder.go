@@ -71,6 +71,7 @@ type readResp struct {
 	rkey       uint32
 	length     uint32
 	first, psn uint32 // its first number, and that of the next response
+	again      bool   // it was answered before
 }
 
 // request executes one packet of the peer. mu is held, the queue pair is ready.
@@ -240,6 +241,11 @@ func (q *qp) writePacket(p *packet, first, last bool) bool {
 // read takes an RDMA READ request. It is answered by settle, a burst at a time.
 func (q *qp) read(p *packet) {
 	r := &q.resp
+	if r.count == len(r.reads) && r.reads[r.head].again {
+		// A peer that keeps to its limit has the oldest answer by now: it asked again while the first was on its way.
+		r.head = (r.head + 1) % len(r.reads)
+		r.count--
+	}
 	if r.in != noMessage || q.path.ird == 0 || r.count == len(r.reads) || p.dmaLen > maxMsgSize {
 		q.refuse(nakInvalid)
 		return
@@ -250,12 +256,12 @@ func (q *qp) read(p *packet) {
 	}
 	r.msn = (r.msn + 1) & psnMask
 	r.psn = (r.psn + packets(p.dmaLen, q.path.mtu)) & psnMask
-	q.enqueueRead(p)
+	q.enqueueRead(p, false)
 }
 
-func (q *qp) enqueueRead(p *packet) {
+func (q *qp) enqueueRead(p *packet, again bool) {
 	r := &q.resp
-	r.reads[(r.head+r.count)%len(r.reads)] = readResp{va: p.va, rkey: p.rkey, length: p.dmaLen, first: p.psn, psn: p.psn}
+	r.reads[(r.head+r.count)%len(r.reads)] = readResp{va: p.va, rkey: p.rkey, length: p.dmaLen, first: p.psn, psn: p.psn, again: again}
 	r.count++
 }
 
@@ -279,7 +285,7 @@ func (q *qp) duplicate(p *packet) {
 		r.count--
 	}
 	if r.count < len(r.reads) {
-		q.enqueueRead(p)
+		q.enqueueRead(p, true)
 	}
 }
 

@@ -36,6 +36,9 @@ type socket struct {
 	raw  syscall.RawConn
 	gso  atomic.Bool
 
+	readRoom uint32       // bytes of READ responses that the receive buffer is sure to hold
+	asked    atomic.Int64 // bytes of READ responses that are awaited
+
 	mu    sync.Mutex // guards what follows; held from begin to end
 	crc   icrc
 	buf   []byte
@@ -133,7 +136,11 @@ func (d *device) openSocket(addr netip.Addr) (*socket, error) {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], wantBuffer)
 		}
 	}
-	if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil && n < wantBuffer {
+	rcvbuf, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return fail("getsockopt", err, "")
+	}
+	if n := rcvbuf; n < wantBuffer {
 		d.warnBuffer.Do(func() {
 			d.warn(fmt.Sprintf("softroce: the receive buffer of a UDP socket is %d KiB instead of %d; packets will be lost under load (remedy: sysctl -w net.core.rmem_max=%d, or CAP_NET_ADMIN)", n>>10, wantBuffer>>10, wantBuffer))
 		})
@@ -148,7 +155,8 @@ func (d *device) openSocket(addr netip.Addr) (*socket, error) {
 		}
 		return fail(op, err, addr.String())
 	}
-	s := &socket{dev: d, addr: addr, buf: make([]byte, sendRoom)}
+	// The kernel counts a packet with its bookkeeping: up to twice its bytes.
+	s := &socket{dev: d, addr: addr, buf: make([]byte, sendRoom), readRoom: uint32(max(rcvbuf/2, 16<<10))}
 	s.gso.Store(unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) == nil)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // a kernel without it delivers packet by packet
 	s.f = os.NewFile(uintptr(fd), "softroce-udp")
