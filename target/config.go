@@ -23,7 +23,7 @@ const DefaultPort = 3260
 type RDMAMode string
 
 const (
-	// RDMAAuto serves iSER where there is a device and says so where there is none.
+	// RDMAAuto serves iSER by devices where there are any, and by softroce where there are none.
 	RDMAAuto RDMAMode = "auto"
 	// RDMAVerbs needs a device: start-up fails without one.
 	RDMAVerbs RDMAMode = "verbs"

@@ -27,8 +27,9 @@ type Options struct {
 	Revision string
 	// Provider opens the provider of RDMA devices; nil means that there is none.
 	Provider func() (rdma.Provider, error)
-	// SoftProvider opens the provider that needs no device; nil means that there is none.
-	SoftProvider func() (rdma.Provider, error)
+	// SoftProvider opens the provider that needs no device, which tells warn what an administrator should know; nil means
+	// that there is none.
+	SoftProvider func(warn func(message string)) (rdma.Provider, error)
 	Node         iscsi.Events
 	ISER         iser.Events
 	TCP          tcp.Events
@@ -46,9 +47,11 @@ type System struct {
 	tcp      *tcp.Server
 	iser     *iser.Server
 	provider rdma.Provider
-	// noRDMA says in one line why iSER is not served; empty when it is.
-	noRDMA  string
-	derived int
+	// choice says in one line what iSER is served by and why, or why it is not served.
+	choice       string
+	soft         bool // iSER is served by the provider that needs no device
+	softWarnings heldWarnings
+	derived      int
 
 	mu      sync.Mutex
 	units   []Unit
@@ -179,55 +182,6 @@ func (s *System) regions() [][]byte {
 	return all
 }
 
-func (s *System) openRDMA() error {
-	var err error
-	switch s.cfg.RDMA {
-	case RDMAOff:
-		s.noRDMA = "RDMA is off; serving TCP only"
-		return nil
-	case RDMASoftRoCE:
-		err = s.serveISER(s.opt.SoftProvider)
-	default:
-		err = s.serveISER(s.opt.Provider)
-	}
-	if err != nil {
-		return s.withoutRDMA(err)
-	}
-	if r := s.regions(); len(r) > 0 {
-		if _, err := s.iser.RegisterMemory(r); err != nil {
-			// Not fatal: data is then copied through the pool.
-			s.opt.Warn(fmt.Sprintf("memory of RAM stores could not be registered with the RDMA device, reads will be copied: %v", err))
-		}
-	}
-	return nil
-}
-
-// serveISER starts the iSER server on a provider.
-func (s *System) serveISER(open func() (rdma.Provider, error)) error {
-	if open == nil {
-		return rdma.ErrNoDevice
-	}
-	p, err := open()
-	if err != nil {
-		return err
-	}
-	srv, err := iser.New(p, s.node, iser.Config{Shards: s.cfg.Shards, Events: s.opt.ISER})
-	if err != nil {
-		return errors.Join(err, p.Close())
-	}
-	s.provider, s.iser = p, srv
-	return nil
-}
-
-// withoutRDMA decides whether the lack of RDMA is fatal.
-func (s *System) withoutRDMA(why error) error {
-	if s.cfg.RDMA != RDMAAuto {
-		return fmt.Errorf("rdma: %s is asked for, but RDMA cannot be used: %w", s.cfg.RDMA, why)
-	}
-	s.noRDMA = fmt.Sprintf("no iSER: %s; serving TCP only", plain(why))
-	return nil
-}
-
 // Listen opens every portal. A portal that fails is an error, unless it is one that nobody asked for.
 func (s *System) Listen() error {
 	var portals []iscsi.Portal
@@ -251,6 +205,7 @@ func (s *System) Listen() error {
 	if len(portals) == 0 {
 		return errors.New("no portal could be opened")
 	}
+	s.settleSoft()
 	return nil
 }
 
@@ -280,15 +235,18 @@ func (s *System) listenPortal(p PortalConfig) (PortalStatus, error) {
 			if !st.TCP {
 				st.Addr = l.Addr()
 			}
-		case !st.TCP || len(p.Transports) > 0 || s.cfg.RDMA == RDMAVerbs || s.cfg.RDMA == RDMASoftRoCE:
-			return st, portalError(ap, "iSER", err)
+		case !st.TCP || s.needsISER(p):
+			return st, s.iserError(ap, err)
+		case s.soft:
+			st.Problem = fmt.Sprintf("portal %s serves TCP only: %v", st.Addr, softError(st.Addr.Addr(), err))
+			s.opt.Warn(st.Problem)
 		default:
 			st.Problem = fmt.Sprintf("no iSER at %s: %v", st.Addr, err)
 			s.opt.Warn(st.Problem)
 		}
 	}
 	if wantISER && s.iser == nil && !st.TCP {
-		return st, fmt.Errorf("portal %s: iSER alone is asked for: %s", ap, s.noRDMA)
+		return st, fmt.Errorf("portal %s: iSER alone is asked for: %s", ap, s.choice)
 	}
 	return st, nil
 }
@@ -303,8 +261,16 @@ func (s *System) Portals() []PortalStatus {
 	return append([]PortalStatus(nil), s.portals...)
 }
 
+// RDMA says in one line what iSER is served by and why, or why it is not served.
+func (s *System) RDMA() string { return s.choice }
+
 // NoRDMA says in one line why iSER is not served; it is empty when it is.
-func (s *System) NoRDMA() string { return s.noRDMA }
+func (s *System) NoRDMA() string {
+	if s.iser != nil {
+		return ""
+	}
+	return s.choice
+}
 
 // Derived is the number of LUNs whose identity was made from the host because the configuration has none.
 func (s *System) Derived() int { return s.derived }

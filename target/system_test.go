@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -17,7 +16,6 @@ import (
 	"iserd/internal/tcpclient"
 	"iserd/rdma"
 	"iserd/rdma/rdmatest"
-	"iserd/rdma/softroce"
 )
 
 const testTarget = "iqn.2026-12.lab.iserd:system"
@@ -294,55 +292,4 @@ func TestRDMAModes(t *testing.T) {
 		t.Error("a portal for iSER alone opened without a device")
 	}
 	must(t, s3.Shutdown(context.Background()))
-}
-
-// TestSoftRoCE: softroce serves where it is asked for, and only there.
-func TestSoftRoCE(t *testing.T) {
-	none := func() (rdma.Provider, error) { return nil, fmt.Errorf("verbs: %w", rdma.ErrNoDevice) }
-	luns := []TargetConfig{{Name: testTarget, LUNs: []LUNConfig{{Store: "ram:1M"}}}}
-	for _, mode := range []RDMAMode{RDMASoftRoCE} {
-		addr := netip.AddrFrom4([4]byte{127, 77, byte(os.Getpid() >> 8), byte(os.Getpid()) | 1})
-		var warned []string
-		soft := func() (rdma.Provider, error) {
-			return softroce.New(softroce.Options{Addrs: []netip.Addr{addr}}), nil
-		}
-		cfg := Config{RDMA: mode, Shards: 1, Portals: []PortalConfig{{Address: netip.AddrPortFrom(addr, 0).String()}}, Targets: luns}
-		must(t, cfg.Validate())
-		s, err := New(cfg, Options{HostID: "x", Provider: none, SoftProvider: soft, Warn: func(m string) { warned = append(warned, m) }})
-		must(t, err)
-		must(t, s.Listen())
-		if p := s.Portals()[0]; !p.TCP || !p.ISER || s.NoRDMA() != "" {
-			t.Errorf("%s: %+v, %q", mode, p, s.NoRDMA())
-		}
-		if len(warned) > 0 {
-			t.Errorf("%s: warned %q", mode, warned)
-		}
-		must(t, s.Shutdown(context.Background()))
-	}
-	// With verbs, softroce is no way out; without softroce, softroce is an error.
-	broken := func() (rdma.Provider, error) { return nil, errors.New("no sockets") }
-	for name, c := range map[string]struct {
-		mode RDMAMode
-		soft func() (rdma.Provider, error)
-	}{
-		"verbs without a device":     {RDMAVerbs, func() (rdma.Provider, error) { t.Error("softroce opened"); return nil, rdma.ErrNoDevice }},
-		"softroce that fails":        {RDMASoftRoCE, broken},
-		"softroce that is not there": {RDMASoftRoCE, nil},
-	} {
-		cfg := Config{RDMA: c.mode, Targets: luns}
-		must(t, cfg.Validate())
-		if s, err := New(cfg, Options{HostID: "x", Provider: none, SoftProvider: c.soft}); err == nil {
-			_ = s.Shutdown(context.Background())
-			t.Errorf("%s is not refused", name)
-		}
-	}
-	cfg := Config{RDMA: RDMAAuto, Targets: luns}
-	must(t, cfg.Validate())
-	unasked := func() (rdma.Provider, error) { t.Error("auto opened softroce"); return nil, rdma.ErrNoDevice }
-	s, err := New(cfg, Options{HostID: "x", Provider: none, SoftProvider: unasked})
-	must(t, err)
-	if !strings.Contains(s.NoRDMA(), "TCP only") {
-		t.Errorf("auto without a device: %q", s.NoRDMA())
-	}
-	must(t, s.Shutdown(context.Background()))
 }

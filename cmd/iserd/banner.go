@@ -14,9 +14,7 @@ import (
 
 // announce logs what the operator should know before the first initiator comes.
 func announce(log *zap.Logger, sys *target.System, cfg target.Config) {
-	if why := sys.NoRDMA(); why != "" {
-		log.Info(why)
-	}
+	log.Info(sys.RDMA())
 	for _, p := range sys.Portals() {
 		log.Info("listening", zap.Stringer("portal", p.Addr), zap.Bool("tcp", p.TCP), zap.Bool("iser", p.ISER))
 	}

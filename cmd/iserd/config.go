@@ -19,7 +19,7 @@ func configFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "listen", Aliases: []string{"l"}, Usage: "listen on `ADDR:PORT`, TCP and iSER both; repeatable (default: all addresses, port 3260)"},
 		&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Usage: "name the target `IQN` (default: one made from the host's name)"},
 		&cli.StringSliceFlag{Name: "lun", Usage: "serve `STORE` as the next LUN, from 0: null:SIZE, ram:SIZE or file:PATH[,size=SIZE]; more options: ,block=4096 ,ro ,serial=… ,naa=…; repeatable"},
-		&cli.StringFlag{Name: "rdma", Usage: "`MODE` of RDMA: auto (iSER where there is a device), verbs (fail without one), softroce (RoCEv2 in user space, needs no device; new, not for production) or off (default: auto, or what FILE says)"},
+		&cli.StringFlag{Name: "rdma", Usage: "`MODE` of RDMA: auto (a device where there is one, else softroce), verbs (fail without a device), softroce (RoCEv2 in user space, needs no device and UDP port 4791) or off (TCP only) (default: auto, or what FILE says)"},
 		&cli.StringFlag{Name: "state-dir", Value: "/var/lib/iserd", Usage: "`DIR` that keeps the host's identity where there is no /etc/machine-id"},
 	}
 }

@@ -36,7 +36,7 @@ func devicesCommand() *cli.Command {
 				return enc.Encode(infos)
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(c.App.Writer, "No RDMA device. For soft-RoCE on a netdev: scripts/rxe up NETDEV (needs the rdma_rxe module).")
+				fmt.Fprintln(c.App.Writer, "No RDMA device: iserd serve then uses softroce, RoCEv2 in user space. For the kernel's soft-RoCE on a netdev: scripts/rxe up NETDEV (needs the rdma_rxe module).")
 				return nil
 			}
 			return printDevices(c.App.Writer, infos)

@@ -30,7 +30,9 @@ func serveCommand() *cli.Command {
 		Description: "Needs no configuration file:\n\n" +
 			"    iserd serve --lun ram:1GiB                                a gigabyte of memory, on every address, port 3260\n" +
 			"    iserd serve --listen 192.0.2.1:3260 --lun file:/srv/a.img,size=10G --lun null:1T\n\n" +
-			"Without an RDMA device it says so and serves TCP. SIGUSR1 logs counters.",
+			"iSER is served by an RDMA device where there is one, and else by softroce: RoCEv2 in user space, which is slower. Where\n" +
+			"UDP port 4791 of an address is taken (another softroce, the kernel's rdma_rxe), that address serves TCP only, with a\n" +
+			"warning; with --rdma softroce it is an error. The log says what is used and why. SIGUSR1 logs counters.",
 		Flags: append(configFlags(), append(logFlags(),
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "do not print what is served and how to use it"})...),
 		Action: serve,
@@ -60,7 +62,7 @@ func serve(c *cli.Context) error {
 		HostID:       host,
 		Revision:     revision(),
 		Provider:     func() (rdma.Provider, error) { return newVerbs(log) },
-		SoftProvider: func() (rdma.Provider, error) { return newSoftRoCE(log), nil },
+		SoftProvider: newSoftRoCE,
 		Node:         nodeEvents(log),
 		ISER:         iserEvents(log),
 		TCP:          tcpEvents(log),
