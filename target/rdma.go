@@ -34,12 +34,18 @@ func (s *System) openRDMA() error {
 			err = s.serveISER(p)
 			break
 		}
-		// A device that is there and cannot be used is a fault to be seen, not a reason to be slow.
-		none := errors.Is(err, rdma.ErrNoDevice) || errors.Is(err, rdma.ErrUnsupported)
-		if s.cfg.RDMA != RDMAAuto || !none || s.opt.SoftProvider == nil {
+		if s.cfg.RDMA != RDMAAuto || s.opt.SoftProvider == nil {
+			break
+		}
+		if !errors.Is(err, rdma.ErrNoDevice) && !errors.Is(err, rdma.ErrUnsupported) {
+			// A device that is there and cannot be used is a fault to be seen, not a reason to be slow.
+			err = fmt.Errorf("the RDMA device cannot be used: %w (--rdma softroce does without it)", err)
 			break
 		}
 		why := plain(err)
+		if errors.Is(err, rdma.ErrUnsupported) {
+			why = "this build cannot use RDMA devices (iserd version says what it lacks)"
+		}
 		if !s.wantsISER() {
 			s.choice = fmt.Sprintf("no portal is to serve iSER, and %s; serving TCP only", why)
 			return nil
@@ -99,7 +105,7 @@ func (s *System) serveSoft(why string) error {
 	if err := s.serveISER(p); err != nil {
 		return err
 	}
-	s.soft = true
+	s.soft, s.softWhy = true, why
 	s.choice = fmt.Sprintf("iSER is served by %s: %s", softName, why)
 	return nil
 }
@@ -164,7 +170,7 @@ func (s *System) settleSoft() {
 		s.opt.Warn(fmt.Sprintf("softroce, which no portal uses, did not end: %v", err))
 	}
 	s.iser, s.provider, s.soft = nil, nil, false
-	s.choice = "no iSER: there is no RDMA device, and softroce can serve no portal; serving TCP only"
+	s.choice = fmt.Sprintf("no iSER: %s; softroce can serve it at no portal; serving TCP only", s.softWhy)
 }
 
 // heldWarnings are those of softroce. At a wildcard it has one for each address that it does not get, which are held back

@@ -67,8 +67,8 @@ func TestChoiceOfProvider(t *testing.T) {
 		"auto, a device":                  {mode: RDMAAuto, device: device, soft: soft, serves: "rdmatest", opened: "device", say: "verbs: RDMA device", not: "softroce"},
 		"auto, no device":                 {mode: RDMAAuto, device: noDevice, soft: soft, serves: "softroce", opened: "device soft", say: "softroce (RoCEv2 in user space, slower than a device): no RDMA device", not: "verbs:"},
 		"auto, no provider of devices":    {mode: RDMAAuto, soft: soft, serves: "softroce", opened: "soft", say: "no RDMA device"},
-		"auto, a build without verbs":     {mode: RDMAAuto, device: unbuilt, soft: soft, serves: "softroce", opened: "device soft", say: "built without"},
-		"auto, a device with a fault":     {mode: RDMAAuto, device: faulty, soft: soft, opened: "device", say: "modprobe rdma_ucm"},
+		"auto, a build without verbs":     {mode: RDMAAuto, device: unbuilt, soft: soft, serves: "softroce", opened: "device soft", say: "this build cannot use RDMA devices"},
+		"auto, a device with a fault":     {mode: RDMAAuto, device: faulty, soft: soft, opened: "device", say: "cannot be used: rdma_get_devices: operation not permitted (modprobe rdma_ucm) (--rdma softroce"},
 		"auto, no device, no portal iSER": {mode: RDMAAuto, device: noDevice, soft: soft, tcpOnly: true, opened: "device", say: "no RDMA device"},
 		"auto, no device, no sockets":     {mode: RDMAAuto, device: noDevice, soft: noSockets, opened: "device soft", say: "no sockets"},
 		"auto, nothing":                   {mode: RDMAAuto, device: noDevice, opened: "device", say: "no RDMA device"},
@@ -186,6 +186,9 @@ func TestAddressesSoftRoCECannotHave(t *testing.T) {
 			}
 			if c.iser != nil && (any != (s.NoRDMA() == "") || any != (len(s.Devices()) == 1)) {
 				t.Errorf("iSER is served: %v, and it says %q with %d devices", any, s.NoRDMA(), len(s.Devices()))
+			}
+			if !any && c.iser != nil && !strings.Contains(s.RDMA(), "no RDMA device: none; softroce can serve it at no portal") {
+				t.Errorf("it says %q, which lacks the cause", s.RDMA())
 			}
 		})
 	}

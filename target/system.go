@@ -49,7 +49,8 @@ type System struct {
 	provider rdma.Provider
 	// choice says in one line what iSER is served by and why, or why it is not served.
 	choice       string
-	soft         bool // iSER is served by the provider that needs no device
+	soft         bool   // iSER is served by the provider that needs no device
+	softWhy      string // why it is that provider
 	softWarnings heldWarnings
 	derived      int
 
