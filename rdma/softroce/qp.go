@@ -197,7 +197,7 @@ func (q *qp) ready(p path) {
 	s.chunk = chunkOf(p.mtu, p.sock.readRoom)
 	s.retryLeft, s.rnrLeft = p.retry, p.rnrMax
 	q.resp.psn = p.recvPSN
-	q.resp.reads = make([]readResp, max(p.ird, 1))
+	q.resp.reads, q.resp.known = make([]readResp, max(p.ird, 1)), make([]readResp, max(p.ird, 1))
 	q.state = qpReady
 }
 

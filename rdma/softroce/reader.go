@@ -39,6 +39,8 @@ func (r *reader) datagram(from netip.AddrPort, b []byte) {
 		if p.destQP == gsiQP && p.qkey == gsiQKey {
 			r.release()
 			d.cm.datagram(r.sock, from.Addr(), p.payload)
+		} else {
+			d.counters.strangers.Add(1)
 		}
 		return
 	}

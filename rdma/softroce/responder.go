@@ -63,6 +63,9 @@ type responder struct {
 	// READs that are being answered: a ring.
 	reads       []readResp
 	head, count int
+	// The newest READs, answered or not: as many as the peer may wait for.
+	known  []readResp
+	nknown int
 }
 
 // readResp is a READ request that is being answered.
@@ -257,6 +260,23 @@ func (q *qp) read(p *packet) {
 	r.msn = (r.msn + 1) & psnMask
 	r.psn = (r.psn + packets(p.dmaLen, q.path.mtu)) & psnMask
 	q.enqueueRead(p, false)
+	r.known[r.nknown%len(r.known)] = readResp{va: p.va, rkey: p.rkey, length: p.dmaLen, first: p.psn}
+	r.nknown++
+}
+
+// knows tells whether a READ that comes again is one of the newest, or the rest of one.
+func (r *responder) knows(p *packet, mtu uint32) bool {
+	for i := range min(r.nknown, len(r.known)) {
+		k := &r.known[i]
+		d := psnDiff(p.psn, k.first)
+		if d < 0 || uint32(d) >= packets(k.length, mtu) || p.rkey != k.rkey {
+			continue
+		}
+		if off := uint32(d) * mtu; p.va == k.va+uint64(off) && p.dmaLen <= k.length-off {
+			return true
+		}
+	}
+	return false
 }
 
 func (q *qp) enqueueRead(p *packet, again bool) {
@@ -265,8 +285,9 @@ func (q *qp) enqueueRead(p *packet, again bool) {
 	r.count++
 }
 
-// duplicate answers a request that was executed before: a READ is answered again (if its whole range is old), anything
-// else is acknowledged with the newest number.
+// duplicate answers a request that was executed before: a READ that is known is answered again, any other is dropped,
+// and anything else is acknowledged with the newest number. Half of all numbers are old: who only guessed one must not
+// end the connection by a READ that is refused, nor what is being answered.
 func (q *qp) duplicate(p *packet) {
 	r := &q.resp
 	q.dev.counters.duplicates.Add(1)
@@ -274,11 +295,11 @@ func (q *qp) duplicate(p *packet) {
 		r.ackDue = true
 		return
 	}
-	if p.op != opReadRequest || q.path.ird == 0 || p.dmaLen > maxMsgSize {
+	if p.op != opReadRequest || !r.knows(p, q.path.mtu) {
 		return
 	}
-	if end := (p.psn + packets(p.dmaLen, q.path.mtu)) & psnMask; psnDiff(end, r.psn) > 0 {
-		return
+	if p.dmaLen > 0 && !q.dev.mrs.granted(q.pd, p.rkey, p.va, p.dmaLen, rdma.AccessRemoteRead) {
+		return // taken away since
 	}
 	// The peer goes back, so what is still to be answered from here on will be asked for again.
 	for r.count > 0 && psnDiff(r.reads[(r.head+r.count-1)%len(r.reads)].psn, p.psn) >= 0 {
