@@ -67,7 +67,8 @@ func (r *reader) datagram(from netip.AddrPort, b []byte) {
 		q.touched = true
 		r.touched = append(r.touched, q)
 	}
-	if !q.heard {
+	// Only the peer knows the number that is expected: a guess must not make a connection that nobody asked for.
+	if !q.heard && p.op.has(isRequest) && p.psn == q.resp.psn {
 		q.heard = true
 		r.fresh = append(r.fresh, q)
 	}
