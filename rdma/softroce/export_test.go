@@ -30,3 +30,11 @@ func Timeouts(p *Provider) uint64 { return p.dev.counters.timeouts.Load() }
 
 // BadICRC is how many packets were dropped for their ICRC.
 func BadICRC(p *Provider) uint64 { return p.dev.counters.badICRC.Load() }
+
+// Pending counts the connections that the manager knows, those of them that are half open, and the sources of those.
+func Pending(p *Provider) (conns, halfOpen, sources int) {
+	c := &p.dev.cm
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.byID), c.halfOpen, len(c.perSource)
+}
