@@ -110,9 +110,9 @@ type sendQueue struct {
 	since      time.Time // when they first saw it there
 	backoff    uint8     // doublings of the time to wait
 
-	sampling    bool
+	sampling    uint8
 	sample      uint32    // the packet whose round trip is measured
-	sampled     time.Time // when it had not been sent
+	sampled     time.Time // when it was sent
 	rtt, rttVar time.Duration
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // What the requester does about loss: how much may be on its way (additive increase, multiplicative decrease, as TCP does
-// it), how long it waits for an answer, and going back (IBTA 9.7.5, 9.9). The data path does not read the clock: the
-// timers' goroutine does, and what it finds is at most a tick too long.
+// it), how long it waits for an answer, and going back (IBTA 9.7.5, 9.9). The data path does not read the clock for
+// deadlines: the timers' goroutine does, and what it finds is at most a tick too long.
 
 const (
 	minWindow = 4        // packets
@@ -17,7 +17,7 @@ const (
 	startWith = 64 << 10 // bytes
 
 	initialRTO = 50 * time.Millisecond
-	minRTO     = 16 * time.Millisecond
+	minRTO     = 8 * time.Millisecond
 	maxRTO     = time.Second
 	// patience is how long a peer may be silent, for each retry that the connection has. A retry counter alone would end
 	// a connection the sooner, the faster the network is.
@@ -39,6 +39,9 @@ func (q *qp) setUna(psn uint32) {
 			s.grown -= s.window
 			s.window++
 		}
+	}
+	if s.sampling == sampleRunning && psnDiff(psn, s.sample) > 0 {
+		s.measure()
 	}
 	s.una = psn
 	if psnDiff(s.next, psn) < 0 { // acknowledged before it was repeated
@@ -80,7 +83,7 @@ func (q *qp) rewind() {
 	q.answered(s.asked)
 	s.next, s.cur = s.una, s.done
 	s.stamp = time.Time{}
-	s.sampling = false
+	s.sampling = noSample
 }
 
 // rnr: the peer has no receive; wait as long as it asks.
@@ -135,21 +138,24 @@ func (s *sendQueue) rto() time.Duration {
 	return min(d<<s.backoff, maxRTO)
 }
 
-// measure takes the round-trip time (RFC 6298) of the packet that was the next one when it last looked. What was sent
+// Of a round trip that is measured: the timers ask for one, the next packet that is sent begins it. So the clock is read
+// twice between two ticks, however many packets there are.
+const (
+	noSample = iota
+	sampleWanted
+	sampleRunning
+)
+
+// measure takes the round-trip time (RFC 6298) of the packet that began the sample, which is acknowledged. What was sent
 // again tells nothing.
-func (s *sendQueue) measure(now time.Time) {
-	if s.sampling && psnDiff(s.una, s.sample) > 0 {
-		s.sampling = false
-		d := now.Sub(s.sampled)
-		if s.rtt == 0 {
-			s.rtt, s.rttVar = d, d/2
-		} else {
-			s.rttVar += (max(d-s.rtt, s.rtt-d) - s.rttVar) / 4
-			s.rtt += (d - s.rtt) / 8
-		}
-	}
-	if !s.sampling && !s.recovering {
-		s.sampling, s.sample, s.sampled = true, s.next, now
+func (s *sendQueue) measure() {
+	s.sampling = noSample
+	d := time.Since(s.sampled)
+	if s.rtt == 0 {
+		s.rtt, s.rttVar = d, d/2
+	} else {
+		s.rttVar += (max(d-s.rtt, s.rtt-d) - s.rttVar) / 4
+		s.rtt += (d - s.rtt) / 8
 	}
 }
 
@@ -165,10 +171,12 @@ func (q *qp) tick(now time.Time) time.Time {
 		q.pump()
 	}
 	if q.state != qpReady || s.next == s.una {
-		q.watched, q.quiet, s.sampling = false, now, false
+		q.watched, q.quiet = false, now
 		return time.Time{}
 	}
-	s.measure(now)
+	if s.sampling == noSample && !s.recovering {
+		s.sampling = sampleWanted
+	}
 	rto := s.rto()
 	switch {
 	case s.stamp.IsZero():

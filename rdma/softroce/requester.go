@@ -2,6 +2,7 @@ package softroce
 
 import (
 	"encoding/binary"
+	"time"
 
 	"iserd/rdma"
 )
@@ -69,6 +70,9 @@ func (q *qp) readBefore(seq uint64) bool {
 
 // advance counts n packets as sent.
 func (s *sendQueue) advance(n uint32) {
+	if s.sampling == sampleWanted {
+		s.sampling, s.sample, s.sampled = sampleRunning, s.next, time.Now()
+	}
 	s.next = (s.next + n) & psnMask
 	if psnDiff(s.next, s.max) > 0 {
 		s.max = s.next

@@ -67,5 +67,5 @@ fio_verify() {
 		--iodepth=32 --eta=never --verify=crc32c --verify_fatal=1 --verify_backlog=64 --size=64m --randseed=7 --output="$log" "$@" || return 1
 	grep -q 'err= 0' "$log" && grep -qE '^ *read: IOPS' "$log" && grep -qE '^ *write: IOPS' "$log"
 }
-fio_why() { grep -m1 -aE 'err=|verify:|error' "$(fio_log "$1")" 2>/dev/null || echo "fio left no report"; }
+fio_why() { grep -m1 -aE 'err=[^0]*[1-9]|verify: [^(]|io_u error' "$(fio_log "$1")" 2>/dev/null || echo "fio left no report"; }
 fio_rates() { sed -nE 's/^ *(read|write): IOPS=([^,]*), BW=([^ ]*).*/\1 \2 IOPS \3/p' "$(fio_log "$1")" | head -2 | paste -sd, | sed 's/,/, /g'; }
