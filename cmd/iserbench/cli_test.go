@@ -128,7 +128,7 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	sys, err := target.New(cfg, target.Options{HostID: "test", Revision: "0",
-		SoftProvider: func() (rdma.Provider, error) {
+		SoftProvider: func(func(string)) (rdma.Provider, error) {
 			return softroce.New(softroce.Options{Addrs: []netip.Addr{addr.Addr()}}), nil
 		}})
 	if err != nil {

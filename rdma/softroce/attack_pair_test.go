@@ -59,21 +59,20 @@ type party struct {
 // rig is a victim, its peer, an innocent program that is connected to the victim too, and an attacker who can write any
 // source address.
 type rig struct {
-	t                       testing.TB
-	victim, peer, innocent  *party
-	listener                rdma.Listener
-	alienPD                 rdma.PD
-	good, goodOther         *end // the innocent connection: at the victim, and at the other end
-	asPeer, asStranger      *net.UDPConn
-	goodRound               byte
-	image                   []byte
-	mu                      sync.Mutex
-	awaited                 []byte        // the datagram that is on its way
-	seen                    chan struct{} // it was handled, or is next
-	sent                    []sentPacket
-	fences                  byte
-	crc                     icrc
-	goroutines, connections int
+	t                      testing.TB
+	victim, peer, innocent *party
+	listener               rdma.Listener
+	alienPD                rdma.PD
+	good, goodOther        *end // the innocent connection: at the victim, and at the other end
+	asPeer, asStranger     *net.UDPConn
+	goodRound              byte
+	image                  []byte
+	mu                     sync.Mutex
+	awaited                []byte        // the datagram that is on its way
+	seen                   chan struct{} // it was handled, or is next
+	sent                   []sentPacket
+	fences                 byte
+	crc                    icrc
 }
 
 // sentPacket is what the victim sent.
@@ -292,7 +291,6 @@ func (r *rig) connect(x *party) (tgt, ini *end) {
 	r.must(req.Conn.Accept(param))
 	r.next(x, rdma.EventEstablished, c)
 	r.next(r.victim, rdma.EventEstablished, req.Conn)
-	r.connections++
 	return tgt, ini
 }
 

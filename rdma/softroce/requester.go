@@ -140,9 +140,11 @@ func (q *qp) sendMessage(w *sendWQE) bool {
 		last := off+n == w.length
 		op, head := w.opcode(off == 0, last)
 		pad := int(-n & 3)
-		// The last packet of what there is asks for an acknowledgement, and one in so many before it.
+		// The last packet of what there is asks for an acknowledgement, and one in so many before it. So does the last one
+		// before a request that may have to wait for it, and every one that is sent again: else nobody would say anything
+		// more, and what waits would wait for ever.
 		s.noAck++
-		ack := last && (w.signaled || s.cur+1 == s.tail) || s.noAck >= ackEvery || flying+1 >= s.window
+		ack := last && (w.signaled || s.recovering || s.waitsBehind()) || s.noAck >= ackEvery || flying+1 >= s.window
 		if ack {
 			s.noAck = 0
 		}
@@ -171,6 +173,16 @@ func (q *qp) sendMessage(w *sendWQE) bool {
 			return true
 		}
 	}
+}
+
+// waitsBehind tells whether what follows the request that is being sent may not be sent at once: there is none, or it is a
+// READ, which is asked for in pieces that must fit the window, or it waits for READs.
+func (s *sendQueue) waitsBehind() bool {
+	if s.cur+1 == s.tail {
+		return true
+	}
+	next := s.at(s.cur + 1)
+	return next.op == rdma.OpRDMARead || next.fence
 }
 
 // opcode is that of the first, last, only or a middle packet, with the length of its extended headers.

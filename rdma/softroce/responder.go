@@ -355,7 +355,8 @@ func (q *qp) settle() bool {
 	return false
 }
 
-// answer sends up to burst responses of one READ. It returns what is left of the burst, zero when the READ is not done,
+// answer sends up to burst responses of one READ, which are fewer than it has if its memory went away and it is not the
+// first answer. It returns what is left of the burst, zero when the READ is not done,
 // and below zero when the queue pair failed.
 func (q *qp) answer(a *readResp, burst int) int {
 	k := packets(a.length, q.path.mtu)
@@ -384,6 +385,9 @@ func (q *qp) answer(a *readResp, burst int) int {
 			data, m, ok := q.dev.mrs.acquire(q.pd, a.rkey, a.va+uint64(off), n, rdma.AccessRemoteRead)
 			if !ok { // taken away since
 				q.path.sock.abandon()
+				if a.again { // by the peer perhaps, which has the first answer by now and has told us to
+					return burst
+				}
 				q.sendAck(synNAK|nakAccess, a.psn)
 				q.fail()
 				return -1
