@@ -184,6 +184,19 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
+// Counters are what the RDMA provider counted since it was opened; nil if it does not count.
+func (c *Client) Counters() Counters {
+	p, ok := c.opt.Provider.(rdma.Counted)
+	if !ok {
+		return nil
+	}
+	out := Counters{}
+	for _, x := range p.Counters() {
+		out[x.Name] = x.Value
+	}
+	return out
+}
+
 // describe fills in what a report says of the sessions.
 func (c *Client) describe() {
 	s := c.Sessions[0]

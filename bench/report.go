@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -22,9 +23,29 @@ type Report struct {
 	Link    Link      `json:"link"`
 	Seed    uint64    `json:"seed"`
 	Points  []Result  `json:"points"`
+	// Counters are what the RDMA provider counted in all of the run, if it counts.
+	Counters Counters `json:"rdma_counters,omitempty"`
 	// Error is why the run ended before its end; Interrupted is whether somebody ended it.
 	Error       string `json:"error,omitempty"`
 	Interrupted bool   `json:"interrupted,omitempty"`
+}
+
+// Counters are a provider's, by name.
+type Counters map[string]uint64
+
+// Repairs says in a line what the network cost, or nothing where it cost nothing.
+func (c Counters) Repairs() string {
+	var parts []string
+	for _, x := range []struct{ name, text string }{{"timeouts", "times nothing came in time"}, {"sequence_naks", "gaps seen by the target"}, {"gaps", "gaps seen here"},
+		{"bad_icrc", "damaged packets"}, {"duplicates", "packets that came twice"}, {"send_errors", "packets that the kernel did not take"}} {
+		if n := c[x.name]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, x.text))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("repaired by softroce (%d packets sent, %d received): %s", c["sent"], c["received"], strings.Join(parts, ", "))
 }
 
 // Link is what carried the load, and to where.

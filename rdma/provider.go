@@ -19,6 +19,17 @@ type Provider interface {
 	Close() error
 }
 
+// Counter is one number that a provider counts, since it was opened.
+type Counter struct {
+	Name  string // in the style of "bad_icrc"
+	Value uint64
+}
+
+// Counted is a provider that counts what its transport does. Reading the counters stops nothing.
+type Counted interface {
+	Counters() []Counter
+}
+
 // Device is an opened RDMA device.
 type Device interface {
 	Info() DeviceInfo

@@ -4,6 +4,7 @@ import (
 	"iserd/iscsi"
 	"iserd/iscsi/tcp"
 	"iserd/iser"
+	"iserd/rdma"
 )
 
 // Stats are the counters of every part; reading them stops nothing.
@@ -11,6 +12,7 @@ type Stats struct {
 	Node iscsi.Stats
 	TCP  tcp.Stats
 	ISER iser.Stats
+	RDMA []rdma.Counter // what the provider counts, if it does
 }
 
 // Stats reads the counters.
@@ -18,6 +20,9 @@ func (s *System) Stats() Stats {
 	st := Stats{Node: s.node.Stats(), TCP: s.tcp.Stats()}
 	if s.iser != nil {
 		st.ISER = s.iser.Stats()
+		if p, ok := s.provider.(rdma.Counted); ok {
+			st.RDMA = p.Counters()
+		}
 	}
 	return st
 }

@@ -94,6 +94,7 @@ func measure(ctx context.Context, p *plan, r *bench.Report, live *display, conne
 			break
 		}
 	}
+	r.Counters = client.Counters()
 	if err := client.Close(); failed == nil && err != nil {
 		failed = err
 	}
@@ -151,6 +152,9 @@ func printTroubles(w io.Writer, r *bench.Report) {
 		fmt.Fprintf(w, "verified: %s read back, every byte as written\n", bench.FormatSize(verified))
 	case bad:
 		fmt.Fprintln(w, "FAILED: not every request ended well, or not every block was right")
+	}
+	if s := r.Counters.Repairs(); s != "" {
+		fmt.Fprintln(w, s)
 	}
 	if r.Interrupted {
 		fmt.Fprintln(w, "interrupted: the last point is as far as it came")

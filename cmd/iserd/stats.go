@@ -25,5 +25,8 @@ func logStats(log *zap.Logger, sys *target.System) {
 		zap.Uint64("sends", t.Sends), zap.Uint64("rdma_writes", t.RDMAWrites), zap.Uint64("rdma_reads", t.RDMAReads),
 		zap.Uint64("wait_sq", t.WaitSQ), zap.Uint64("wait_ord", t.WaitORD), zap.Uint64("wait_buffers", t.WaitBuffers),
 	}
+	for _, c := range s.RDMA {
+		f = append(f, zap.Uint64("rdma_"+c.Name, c.Value))
+	}
 	log.Info("stats", f...)
 }

@@ -41,9 +41,10 @@ type device struct {
 	guid       uint64
 	wg         sync.WaitGroup
 	closed     atomic.Bool
+	early      atomic.Int64 // bytes of packets that came before their turn
 	warnBuffer sync.Once
-	// arrive stands, in tests, for the network: it says how often a datagram that came is to be handled, and may change it.
-	arrive func(b []byte) int
+	// arrive stands, in tests, for the network: it hands on what came, or does not, or changes it, or another time.
+	arrive func(from netip.AddrPort, b []byte, handle func(netip.AddrPort, []byte))
 
 	sockMu sync.Mutex
 	socks  map[netip.Addr]*socket

@@ -1,6 +1,14 @@
 package softroce
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
 
 // Leaks names what is open, for tests.
 func Leaks(p *Provider) []string {
@@ -23,7 +31,51 @@ func Counters(p *Provider) string { return p.Stats().String() }
 
 // SetNetwork puts f between the wire and the provider: it says how often a datagram is handled, and may change it. It is
 // called by one goroutine for each socket, and must be set before there is one.
-func SetNetwork(p *Provider, f func(b []byte) int) { p.dev.arrive = f }
+func SetNetwork(p *Provider, f func(b []byte) int) {
+	p.dev.arrive = func(from netip.AddrPort, b []byte, handle func(netip.AddrPort, []byte)) {
+		for range f(b) {
+			handle(from, b)
+		}
+	}
+}
+
+// SetDisorder puts a network between the wire and the provider at addr that holds packets back for a millisecond: late says
+// which, and lost which do not come at all.
+func SetDisorder(p *Provider, addr netip.Addr, late, lost func() bool) {
+	type held struct {
+		from  netip.AddrPort
+		b     []byte
+		until time.Time
+	}
+	const hold = time.Millisecond
+	alarm := []byte("alarm")
+	var mu sync.Mutex
+	var back []held
+	p.dev.arrive = func(from netip.AddrPort, b []byte, handle func(netip.AddrPort, []byte)) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case bytes.Equal(b, alarm), lost():
+		case late():
+			back = append(back, held{from, bytes.Clone(b), time.Now().Add(hold)})
+			time.AfterFunc(hold, func() { // the packet is handled by who reads the socket
+				if c, err := net.Dial("udp", netip.AddrPortFrom(addr, Port).String()); err == nil {
+					_, _ = c.Write(alarm)
+					_ = c.Close()
+				}
+			})
+		default:
+			handle(from, b)
+		}
+		back = slices.DeleteFunc(back, func(h held) bool {
+			if time.Now().Before(h.until) {
+				return false
+			}
+			handle(h.from, h.b)
+			return true
+		})
+	}
+}
 
 // Timeouts is how often something was sent again because nothing came.
 func Timeouts(p *Provider) uint64 { return p.dev.counters.timeouts.Load() }

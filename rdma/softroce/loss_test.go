@@ -75,6 +75,39 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestDisorder: packets overtake others, few or most of them, some are lost as well, and every byte is right.
+func TestDisorder(t *testing.T) {
+	for name, x := range map[string]struct{ late, loss float64 }{"few": {0.01, 0}, "many": {0.3, 0}, "most": {0.9, 0}, "with losses": {0.1, 0.01}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, from := loopback(), loopback()
+			tgt := newProvider(t, softroce.Options{Addrs: []netip.Addr{addr}, MTU: 1024})
+			ini := newProvider(t, softroce.Options{Addrs: []netip.Addr{from}, MTU: 1024})
+			rnd := rand.New(rand.NewPCG(3, 3))
+			var mu sync.Mutex
+			share := func(part float64) func() bool {
+				return func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return rnd.Float64() < part
+				}
+			}
+			softroce.SetDisorder(tgt, addr, share(x.late), share(x.loss))
+			softroce.SetDisorder(ini, from, share(x.late), share(x.loss))
+			s := newStack(t, tgt, addr)
+			c := s.open(ini, iserclient.Options{Timeout: time.Minute})
+			began := time.Now()
+			verify(t, c)
+			many(t, c)
+			check(t, c.Logout())
+			t.Logf("%s; target: %s; initiator: %s", time.Since(began), softroce.Counters(tgt), softroce.Counters(ini))
+			if x.late > 0.1 && tgt.Stats().Early+ini.Stats().Early == 0 {
+				t.Error("no packet was kept for its turn")
+			}
+		})
+	}
+}
+
 // TestConformLoss: what a program sees of operations does not change with losses. Behaviours that end in a NAK are not
 // among them: the NAK may be lost, the queue pair that sent it is in error and says nothing more, and the peer sees
 // silence.

@@ -92,6 +92,7 @@ type sendQueue struct {
 	una  uint32 // of the oldest packet that is not acknowledged
 	max  uint32 // after the newest packet that was ever sent
 
+	early      early // responses that came before their turn
 	reads      readEnds
 	chunk      uint32 // packets that one READ request asks for
 	asked      uint32 // bytes of READs that are awaited
@@ -106,9 +107,13 @@ type sendQueue struct {
 	rnrLeft    uint8
 	blocked    bool // the peer asked to wait until blockedUntil
 	blockUntil time.Time
-	stamp      time.Time // when the timers saw una where it is, or last sent again; zero: it moved since
-	since      time.Time // when they first saw it there
-	backoff    uint8     // doublings of the time to wait
+	stamp      time.Time     // when the timers saw una where it is, or last sent again; zero: it moved since
+	since      time.Time     // when they first saw it there
+	backoff    uint8         // doublings of the time to wait
+	floor      time.Duration // of the time to wait
+	// hasty: the last wait that ended did so while these packets were on their way, and was perhaps too short.
+	hasty              bool
+	hastyFrom, hastyTo uint32
 
 	sampling    uint8
 	sample      uint32    // the packet whose round trip is measured
@@ -196,6 +201,7 @@ func (q *qp) ready(p path) {
 	s.reads.ring = make([]uint32, max(p.ord, 1))
 	s.chunk = chunkOf(p.mtu, p.sock.readRoom)
 	s.retryLeft, s.rnrLeft = p.retry, p.rnrMax
+	s.sampling = sampleWanted
 	q.resp.psn = p.recvPSN
 	q.resp.reads, q.resp.known = make([]readResp, max(p.ird, 1)), make([]readResp, max(p.ird, 1))
 	q.state = qpReady
@@ -265,6 +271,8 @@ func (q *qp) fail() {
 	if q.state == qpReady {
 		q.answered(q.sq.asked)
 	}
+	q.closeEarly(&q.sq.early)
+	q.closeEarly(&q.resp.early)
 	q.state = qpError
 	q.flush()
 }

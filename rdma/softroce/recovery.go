@@ -19,6 +19,8 @@ const (
 	initialRTO = 50 * time.Millisecond
 	minRTO     = 8 * time.Millisecond
 	maxRTO     = time.Second
+	// maxFloor is how far waits that were too short raise the shortest one.
+	maxFloor = 256 * time.Millisecond
 	// patience is how long a peer may be silent, for each retry that the connection has. A retry counter alone would end
 	// a connection the sooner, the faster the network is.
 	patience = 2 * time.Second
@@ -133,9 +135,18 @@ func (q *qp) congested() {
 func (s *sendQueue) rto() time.Duration {
 	d := initialRTO
 	if s.rtt > 0 {
-		d = max(s.rtt+4*s.rttVar, minRTO)
+		d = max(s.rtt+4*s.rttVar, minRTO, s.floor)
 	}
 	return min(d<<s.backoff, maxRTO)
+}
+
+// old takes an answer that came before. After a wait that ended, it says that both what was sent first and what was sent
+// again arrived: the wait was too short. A round trip that has become longer cannot be measured before the wait outlasts it.
+func (s *sendQueue) old(psn uint32) {
+	if s.hasty && psnDiff(psn, s.hastyFrom) >= 0 && psnDiff(psn, s.hastyTo) < 0 {
+		s.hasty = false
+		s.floor = min(max(2*s.floor, 2*minRTO), maxFloor)
+	}
 }
 
 // Of a round trip that is measured: the timers ask for one, the next packet that is sent begins it. So the clock is read
@@ -150,6 +161,7 @@ const (
 // again tells nothing.
 func (s *sendQueue) measure() {
 	s.sampling = noSample
+	s.floor -= s.floor / 4
 	d := time.Since(s.sampled)
 	if s.rtt == 0 {
 		s.rtt, s.rttVar = d, d/2
@@ -170,10 +182,26 @@ func (q *qp) tick(now time.Time) time.Time {
 		s.blocked = false
 		q.pump()
 	}
-	if q.state != qpReady || s.next == s.una {
+	if q.state != qpReady {
 		q.watched, q.quiet = false, now
 		return time.Time{}
 	}
+	early := q.tellLate(now)
+	if s.next == s.una {
+		if early.IsZero() {
+			q.watched, q.quiet = false, now
+		}
+		return early
+	}
+	if next := q.tickAnswers(now); early.IsZero() || next.Before(early) {
+		return next // zero where the queue pair has failed
+	}
+	return early
+}
+
+// tickAnswers looks at how long answers have been missing.
+func (q *qp) tickAnswers(now time.Time) time.Time {
+	s := &q.sq
 	if s.sampling == noSample && !s.recovering {
 		s.sampling = sampleWanted
 	}
@@ -199,7 +227,9 @@ func (q *qp) tick(now time.Time) time.Time {
 	if s.backoff < 10 {
 		s.backoff++
 	}
+	s.hasty, s.hastyFrom, s.hastyTo = true, s.una, s.max
 	s.shrink(minWindow)
+	s.window = 1 // one packet asks how it is there: its answer, if there are two, is the evidence for old
 	q.rewind()
 	q.pump()
 	s.stamp = now

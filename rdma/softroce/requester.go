@@ -215,9 +215,24 @@ func (w *sendWQE) opcode(first, last bool) (opcode, int) {
 // response takes an acknowledgement or a READ response. mu is held, the queue pair is ready.
 func (q *qp) response(p *packet) {
 	s := &q.sq
-	if psnDiff(p.psn, s.una) < 0 || psnDiff(p.psn, s.max) >= 0 {
-		return // old, or never sent: a ghost (IBTA 9.7.5.1.1)
+	switch {
+	case psnDiff(p.psn, s.max) >= 0: // never sent: a ghost (IBTA 9.7.5.1.1)
+	case psnDiff(p.psn, s.una) < 0: // old
+		s.old(p.psn)
+		if p.op.has(hasPayload) {
+			s.early.again(p.psn, s.rtt)
+		}
+	case s.early.wait > 0 && q.keepResponse(p):
+	default:
+		q.take(p)
+		if s.early.open {
+			q.responsesInTurn()
+		}
 	}
+}
+
+// take takes a response that is neither old nor a ghost.
+func (q *qp) take(p *packet) {
 	switch {
 	case p.op != opAcknowledge && p.op != opAtomicAck:
 		q.readResponse(p)
@@ -243,7 +258,10 @@ func (q *qp) acknowledge(psn uint32) bool {
 	for s.done < s.tail && psnDiff(psn, s.una) > 0 {
 		w := s.at(s.done)
 		if w.op == rdma.OpRDMARead {
-			q.recover()
+			if !s.recovering {
+				s.early.tell(s.una)
+				q.recover()
+			}
 			return false
 		}
 		if psnDiff(psn, w.last) <= 0 {
@@ -300,6 +318,7 @@ func (q *qp) readResponse(p *packet) {
 	if s.next != s.una { // else it was asked for before going back, and not again yet
 		q.answered(n)
 	}
+	s.early.came(p.psn)
 	ends := s.reads.pop(p.psn)
 	q.setUna((p.psn + 1) & psnMask)
 	if off+n == w.length {

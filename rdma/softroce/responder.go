@@ -55,6 +55,7 @@ type responder struct {
 	left uint32
 	// quiet: one NAK for each gap.
 	quiet  bool
+	early  early // requests that came before their turn
 	ackDue bool
 	// owed is the syndrome of a NAK that is due when the READs before it are answered; zero: none. A fatal one fails the
 	// queue pair then, and nothing is executed before.
@@ -77,7 +78,7 @@ type readResp struct {
 	again      bool   // it was answered before
 }
 
-// request executes one packet of the peer. mu is held, the queue pair is ready.
+// request takes one request packet of the peer. mu is held, the queue pair is ready.
 func (q *qp) request(p *packet) {
 	r := &q.resp
 	if r.fatal {
@@ -85,16 +86,36 @@ func (q *qp) request(p *packet) {
 	}
 	switch d := psnDiff(p.psn, r.psn); {
 	case d > 0:
-		if !r.quiet {
-			r.quiet = true
-			r.owed = synNAK | nakSequence
-			q.dev.counters.gaps.Add(1)
+		if r.quiet && !r.early.telling || q.keep(&r.early, r.psn, p) {
+			return // without a receive, what follows is not kept
 		}
-		return
+		if !r.quiet {
+			q.missing()
+		}
 	case d < 0:
+		r.early.again(p.psn, q.sq.rtt)
 		q.duplicate(p)
-		return
+	default:
+		r.early.came(p.psn)
+		q.execute(p)
+		if r.early.open {
+			q.inTurn()
+		}
 	}
+}
+
+// missing owes the peer the news that a packet is missing.
+func (q *qp) missing() {
+	r := &q.resp
+	r.quiet = true
+	r.owed = synNAK | nakSequence
+	r.early.tell(r.psn)
+	q.dev.counters.gaps.Add(1)
+}
+
+// execute executes the packet whose turn it is.
+func (q *qp) execute(p *packet) {
+	r := &q.resp
 	r.quiet, r.owed = false, 0
 	if p.op == opReadRequest {
 		q.read(p)

@@ -324,12 +324,10 @@ func (s *socket) receive() {
 			}
 			for len(data) > 0 {
 				k := min(seg, len(data))
-				times := 1
-				if s.dev.arrive != nil {
-					times = s.dev.arrive(data[:k])
-				}
-				for range times {
+				if s.dev.arrive == nil {
 					rx.datagram(from, data[:k])
+				} else {
+					s.dev.arrive(from, data[:k], rx.datagram)
 				}
 				data = data[k:]
 			}

@@ -1,4 +1,5 @@
 # The daemon under test. Sourced by lib.sh.
+ISERBENCH=${ISERBENCH:-$(dirname "$ISERD")/iserbench}
 
 # start_iserd ARGS...: the daemon, waited for until it is ready. Without --listen or --config: both families, one port.
 # ISERD_IN is put before the command, ISERD_RDMA is the kind of RDMA.

@@ -103,7 +103,7 @@ finish() {
 	[ -z "$OWN_ISCSID" ] || kill "$OWN_ISCSID" 2>/dev/null
 	[ -z "$CAPTURE" ] || { sleep 0.3; kill "$CAPTURE" 2>/dev/null; wait "$CAPTURE" 2>/dev/null; }
 	case $VERDICT in LAB-OK* | LAB-SKIP*) ;; *) cp "$WORK"/capture* "$OUT/" 2>/dev/null; kernel_log >"$OUT/dmesg.log" ;; esac
-	rdma link delete labrxe0 2>/dev/null; ip link del labv0 2>/dev/null; ip netns del labsr 2>/dev/null
+	rdma link delete labrxe0 2>/dev/null; ip link del labv0 2>/dev/null; ip netns del labsr 2>/dev/null; ip netns del labsp 2>/dev/null
 	rm -rf "$WORK" ${NOFREE_DIR:+"$NOFREE_DIR"}
 	exit $code
 }

@@ -16,7 +16,7 @@ run_scenarios() {
 	for n in ${wanted[@]+"${wanted[@]}"}; do rm -rf "${out:?}/$n"; mkdir -p "$out/$n"; done
 	# A UML kernel boots in a second: each scenario gets a fresh one. QEMU and the host run all in one go.
 	if [ "$kernel" = uml ]; then
-		for n in ${wanted[@]+"${wanted[@]}"}; do batch "$n"; done
+		for n in ${wanted[@]+"${wanted[@]}"}; do kernel_words=$(kernel_words_of "$n"); batch "$n"; done
 	elif [ ${#wanted[@]} -gt 0 ]; then
 		batch "${wanted[@]}"
 	fi
@@ -49,6 +49,11 @@ start_batch() { # LIMIT OF-ONE NAME...
 	in_kernel $((all + 60)) "$L/batch.sh" "${words[@]}" >"$out/$1/runner.log" 2>&1
 }
 
+# kernel_words_of NAME: what a scenario asks of the kernel's command line, by a line "# kernel: WORDS". Only a kernel of its own
+# can give it; elsewhere the scenario skips, or makes do.
+kernel_words=
+kernel_words_of() { sed -n 's/^# kernel: //p' "$L/scenarios/$1.sh"; }
+
 # in_kernel LIMIT SCRIPT K=V...: run a script as root with $out as /out (on the host: $out itself).
 in_kernel() {
 	local limit=$1 script=$PWD/$2; shift 2
@@ -56,7 +61,7 @@ in_kernel() {
 	host) env "$@" OUT="$out" timeout -k 10 "$limit" bash "$script" </dev/null ;;
 	# The runner mounts OUT at /out, shows this machine's root, and gives K=V words to the script as environment. It
 	# splits words at blanks, so they travel in a file.
-	uml) printf '%q\n' "$@" >"$out/.words"; OUT=$out LIMIT=$limit "$LAB_UML" "$script" ;;
+	uml) printf '%q\n' "$@" >"$out/.words"; OUT=$out LIMIT=$limit "$LAB_UML" "$script" $kernel_words ;;
 	qemu) printf '%q\n' "$@" >"$out/.words"; OUT=$out LIMIT=$limit bash "$L/qemu.sh" run "$script" ;;
 	esac
 }

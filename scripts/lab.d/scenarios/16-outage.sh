@@ -4,7 +4,6 @@ softroce_up
 start_softroce --lun ram:64MiB
 login iser $IQN $SR_ADDR
 disk_of $IQN 0
-target_sessions() { stat_of "$(stats)" sessions; }
 step "5 s"
 dd if="$DISK" of="$WORK/read" bs=64k count=512 iflag=direct status=none & reader=$!
 sleep 0.2; netem loss 100%; sleep 5; netem
